@@ -91,6 +91,13 @@ class CheckChild:
         asked = self._asked[descriptor] = Asked(process.pid)
         return asked if await self._send(process, request) else None
 
+    async def finish(self, disk: DiskNumber) -> None:
+        """Return once no check of a disk is under way that has begun before: it may have a segment open that was
+        moved meanwhile."""
+        asked = self._asked.get(self._descriptors.get(disk, -1))
+        if asked is not None:
+            await asked.has_ended.wait()
+
     async def look(self, path: str, patience_s: float) -> Place | None:
         """Where a path leads; None if that cannot be found out now. The answer to an earlier look that was not
         waited for is taken."""

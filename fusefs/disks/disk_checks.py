@@ -18,7 +18,7 @@ from commitlogfs.store.checks.check import BLOCKS_READ, DiskCheck, Stage
 from commitlogfs.store.checks.check_policy import CheckPolicy
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk, DiskState, translate
-from commitlogfs.store.disks.membership import DrainMode
+from commitlogfs.store.disks.membership import DiskNumber, DrainMode
 from commitlogfs.store.errors import DiskError, DiskFullError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
@@ -59,6 +59,10 @@ class DiskChecks:
             nursery.start_soon(self._slow.run)
             for index, disk in enumerate(disks):
                 nursery.start_soon(self._check_at_intervals, disk, index * interval_s / len(disks))
+
+    async def finish(self, disk: DiskNumber) -> None:
+        """As CheckChild.finish."""
+        await self._child.finish(disk)
 
     async def _check_at_intervals(self, disk: Disk, delay_s: float) -> None:
         await trio.sleep(delay_s)

@@ -121,7 +121,7 @@ class Drains:
         for disk in self.draining():
             self.no_room.discard(disk.number)
             drain = disk.drain  # it may end while the targets are measured
-            if drain is None or not drain.mode.copies or not _may_leave(disk, drain):
+            if drain is None or not drain.mode.copies or not _may_leave(disk, drain.mode is DrainMode.FAILING):
                 continue
             segment = self.first_movable(self.waiting(disk))
             if segment is None:
@@ -169,8 +169,7 @@ class Drains:
     async def _move(self, disk: Disk, drain: Drain, segment: Segment, target: DiskNumber) -> None:
         def is_wanted() -> bool:
             present = disk.drain
-            is_same = present is not None and (present.since_s, present.mode) == (drain.since_s, drain.mode)
-            return is_same and _may_leave(disk, drain)
+            return present is not None and (present.since_s, present.mode) == (drain.since_s, drain.mode)
 
         def rate() -> int:
             return 0 if disk.drain is None else disk.drain.rate
@@ -191,8 +190,12 @@ class Drains:
         """Move one segment; `rate`, `is_wanted` and `salvages` as for Mover.move. Returns whether it was moved: a
         failure is logged, and the segment is tried again after a while."""
         disk, began_s = self._commitlog.disk_of(segment), self._commitlog.clock.monotonic()
+
+        def may_leave() -> bool:
+            return is_wanted() and _may_leave(disk, salvages)
+
         try:
-            await self._mover.move(segment, target, rate, is_wanted, salvages=salvages)
+            await self._mover.move(segment, target, rate, may_leave, salvages=salvages)
         except MoveStoppedError as stopped:
             log_event(log, logging.INFO, "move_stopped", segment=segment.name, reason=str(stopped))
             return False
@@ -232,7 +235,7 @@ class Drains:
                     self._commitlog.admission.record_trouble(disk.number, error, self._commitlog.clock.monotonic())
 
 
-def _may_leave(disk: Disk, drain: Drain) -> bool:
-    """Whether segments may be moved from a disk now. If nothing can be removed there, each would have two files."""
-    is_well = disk.state is DiskState.RW and not disk.is_troubled
-    return is_well or drain.mode is not DrainMode.COPY
+def _may_leave(disk: Disk, salvages: bool) -> bool:
+    """Whether segments may be moved from a disk now. If nothing can be removed there, each would have two files:
+    only one who saves what a failing disk has accepts that."""
+    return salvages or (disk.state is DiskState.RW and not disk.is_troubled)

@@ -179,7 +179,8 @@ class DiskChanges:
         lagging = await self._record(self._commitlog.membership.draining(disk.number, None), dry_run=dry_run)
         if not dry_run:
             self._parts.drains.announce()
-            log_event(log, logging.WARNING, "drain_ended", disk=disk.path)
+            async with self._parts.changes.lock:  # until a segment that was about to get its name has it
+                log_event(log, logging.WARNING, "drain_ended", disk=disk.path)
         return {**self._describe(disk), "changed": True, "lagging": lagging}
 
     # --- leaving -------------------------------------------------------------------------------------
@@ -234,6 +235,7 @@ class DiskChanges:
             await parts.mover.finish_moves_from(number)  # this daemon's own descriptors would count as users
             await parts.checksums.close_moved(number)
             await parts.scrub.close_moved(number)
+            await parts.disk_checks.finish(number)
             await parts.sources.let_go_now(number)
             await parts.kernel.sent()  # the kernel holds each file whose name it knows
             await parts.freeing.free_now(number)

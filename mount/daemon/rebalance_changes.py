@@ -84,5 +84,6 @@ class RebalanceChanges:
         lagging = await record(self._parts, membership, dry_run=dry_run)
         if not dry_run:
             self._parts.drains.announce()
-            log_event(log, logging.WARNING, "rebalance_cancelled", mode=present.mode.value)
+            async with self._parts.changes.lock:  # until a segment that was about to get its name has it
+                log_event(log, logging.WARNING, "rebalance_cancelled", mode=present.mode.value)
         return {"mode": present.mode.value, "changed": True, "lagging": lagging}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 from support.pooled import SIZE, Parts, make, name_of, open_parts
+from support.waiting import until
 
 from commitlogfs.fusefs.disks.member_records import MemberRecords
 from commitlogfs.fusefs.moves.drains import Drains
@@ -112,6 +113,23 @@ def test_a_disk_in_trouble_is_waited_for(pool: Balanced) -> None:
     pool.log.admission.record_success(TWO)
     trio.run(pool.run, 2)
     assert pool.log.membership.rebalance is None
+
+
+def test_nothing_leaves_a_disk_that_turns_read_only_meanwhile(pool: Balanced) -> None:
+    """Each of its segments would have two files. The copy is complete, and waits for the lock of all names."""
+    pool.usage.of_others = {ONE: 30}
+    pool.begin()
+    lock = pool.parts.changes.lock
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery, lock:
+            nursery.start_soon(pool.run, 1)
+            await until(lambda: lock.statistics().tasks_waiting == 1)
+            pool.log.disks[ONE].is_read_only = True
+
+    trio.run(main)
+    assert pool.counts()[0] == 20
+    assert list(pool.log.others) == []
 
 
 def test_a_cordoned_disk_is_left_alone(pool: Balanced) -> None:

@@ -1,6 +1,7 @@
 """The control verbs that change disks, without a kernel."""
 
 import os
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,12 +9,16 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from support.pooled import PATIENT, SIZE, Parts, make, open_parts, place
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
+from commitlogfs.fusefs.disks.disk_checks import DiskChecks
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
+from commitlogfs.store.files.allocate import Published
+from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.timing import ChecksumTiming, DaemonTiming, Pace, ScrubTiming
 
 COUNT = 12
@@ -82,6 +87,32 @@ def test_a_disk_leaves_although_background_work_reads_a_moved_file(workdir: Path
         assert not [file for file in parts.commitlog.others if file.disk == LEAVING]
 
 
+class CheckUnderWay(DiskChecks):
+    """Its child process has a segment open."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDONLY)
+
+    async def run(self, delay_s: float = 0.0) -> None:
+        await trio.sleep_forever()
+
+    async def finish(self, disk: DiskNumber) -> None:
+        assert disk == LEAVING
+        os.close(self._fd)
+
+
+def test_a_disk_leaves_although_a_check_has_just_read_a_moved_file(workdir: Path) -> None:
+    with open_parts(workdir, timing=RESTING) as parts:
+
+        async def task() -> dict[str, Any]:
+            for index in range(COUNT):
+                await make(parts, index)
+            parts.disk_checks = CheckUnderWay(place(parts, 0))
+            return await _answer_after_drain(parts)
+
+        assert "refused" not in trio.run(task)
+
+
 def test_a_disk_whose_file_is_open_in_the_mount_is_refused_at_once(workdir: Path) -> None:
     with open_parts(workdir, timing=RESTING) as parts:
 
@@ -93,3 +124,46 @@ def test_a_disk_whose_file_is_open_in_the_mount_is_refused_at_once(workdir: Path
             return await _answer_after_drain(parts)
 
         assert "that are still open" in trio.run(task)["refused"]
+
+
+def test_a_drain_is_cancelled_when_no_segment_moves_any_more(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the disk has just been asked to give a copy its name."""
+    publish, asked, go_on = SegmentCopy.publish, threading.Event(), threading.Event()
+
+    def waiting(copy: SegmentCopy, name: bytes) -> Published:
+        asked.set()
+        assert go_on.wait(PATIENCE_S)
+        return publish(copy, name)
+
+    monkeypatch.setattr(SegmentCopy, "publish", waiting)
+    with open_parts(workdir, timing=RESTING) as parts:
+        log = parts.commitlog
+        answers: list[int] = []
+
+        async def cancel() -> None:
+            answer = await DiskChanges(parts, FormerDaemons()).verbs()["disk-cancel"]({"disk": str(LEAVING)})
+            assert isinstance(answer, dict)
+            answers.append(answer["segments"])
+
+        async def task() -> None:
+            for index in range(COUNT):
+                await make(parts, index)
+            for file in log.catalog:
+                await parts.attributes.refresh(file)
+            log.record_membership(log.membership.draining(LEAVING, Drain(1, DrainMode.COPY, FAST)))
+            async with trio.open_nursery() as running:
+                running.start_soon(parts.member_records.run)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(parts.drains._move_next)
+                    await until(asked.is_set)
+                    nursery.start_soon(cancel)
+                    await until(lambda: not log.lagging())
+                    await trio.testing.wait_all_tasks_blocked()
+                    assert not answers
+                    go_on.set()
+                running.cancel_scope.cancel()
+
+        trio.run(task)
+        assert answers == [log.catalog.count_on_disk(LEAVING)]

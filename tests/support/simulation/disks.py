@@ -350,6 +350,10 @@ class SimulatedChild(CheckChild):
         asked.has_ended.set()
         del self._under_way[id(asked)]
 
+    async def finish(self, disk: DiskNumber) -> None:
+        while disk in self._under_way.values():  # noqa: ASYNC110 - simulated time
+            await trio.sleep(LATENCY_S)
+
     async def is_blocked(self, asked: Asked) -> bool:
         await trio.lowlevel.checkpoint()
         return id(asked) in self._under_way and self._simulated[self._under_way[id(asked)]].hangs
