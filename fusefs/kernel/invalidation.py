@@ -18,6 +18,7 @@ import trio
 
 from commitlogfs.fusefs.kernel import inodes, send_notifications
 from commitlogfs.store.events import log_event
+from commitlogfs.store.timing import DEFAULT, RequestTiming
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +43,8 @@ def notification(name: bytes, inode: int) -> bytes:
 class Invalidation:
     """Names to invalidate. The kernel gets them soon, in the order in which they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: RequestTiming = DEFAULT.requests) -> None:
+        self._retry_s = timing.freeing_s  # no file is freed before the kernel has dropped its name
         self._waiting: list[bytes] = []
         self._wanted = trio.Event()
         self._sent = trio.Event()
@@ -57,7 +59,8 @@ class Invalidation:
         self._wanted.set()
 
     async def sent(self) -> None:
-        """Return once the kernel has got all names so far; never if there is no connection to send them by."""
+        """Return once the kernel has got all names so far, however long no process can be started for that; never
+        if there is no connection to send them by. A caller that others wait for sets a limit of its own."""
         await self._sent.wait()
 
     async def run(self) -> None:
@@ -66,24 +69,42 @@ class Invalidation:
         while device is not None:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            count, messages, sent = len(self._waiting), b"".join(self._waiting), self._sent
+            messages, sent = self._waiting, self._sent
             self._waiting = []
-            failure = await trio.to_thread.run_sync(_send, device, messages, abandon_on_cancel=True)
+            refusals = await self._send(device, b"".join(messages))
             sent.set()
-            if failure:
-                log_event(log, logging.WARNING, "names_not_forgotten", reason=failure)
+            if refusals:
+                log_event(log, logging.WARNING, "names_not_forgotten", reason=refusals)
             else:
-                log_event(log, logging.DEBUG, "names_forgotten", names=count)
+                log_event(log, logging.DEBUG, "names_forgotten", names=len(messages))
+
+    async def _send(self, device: int, messages: bytes) -> str:
+        """Return once a child process has sent the messages; later ones wait. The result is that of `_send`.
+
+        Some of them may be sent again after a child that has died. The kernel answers that it does not know the
+        name, or drops a dentry that it can look up again.
+        """
+        logged = ""
+        while True:
+            try:
+                return await trio.to_thread.run_sync(_send, device, messages, abandon_on_cancel=True)
+            except OSError as error:
+                reason = str(error)
+            if reason != logged:
+                log_event(log, logging.WARNING, "names_not_forgotten", reason=reason)
+                logged = reason
+            await trio.sleep(self._retry_s)
 
 
 def _send(device: int, messages: bytes) -> str:
-    """Error messages; empty if there was no error."""
+    """Send the messages through a child process. Returns the kernel's refusals, which are final; empty if there is
+    none. Raises OSError if the child cannot be started, or has not sent all."""
     command = [sys.executable, "-I", "-S", send_notifications.__file__, str(device)]
-    try:
-        sent = subprocess.run(command, input=messages, stderr=subprocess.PIPE, pass_fds=[device], check=False)
-    except OSError as error:
-        return str(error)
-    return sent.stderr.decode(errors="replace").strip()
+    child = subprocess.run(command, input=messages, stderr=subprocess.PIPE, pass_fds=[device], check=False)
+    said = child.stderr.decode(errors="replace").strip()
+    if child.returncode:
+        raise ChildProcessError(said or f"the process that sends them has ended with status {child.returncode}")
+    return said
 
 
 def _find_device() -> int | None:

@@ -100,7 +100,7 @@ class ServedMount:
         )
         self._journal = Journal(self._commitlog.clock, self._timing.journal_repeat_s)
         counts = Counts(self._registry, config.name, on_first_answer, self._journal)
-        self._parts = Parts(self._commitlog, config.retention, config.scrub, counts, FuseLink())
+        self._parts = Parts(self._commitlog, config.retention, config.scrub, counts, FuseLink(timing.requests))
         self._operations = CommitLogOperations(
             self._parts, contents, refuse_reads_when_full=config.refuse_reads_when_full
         )
@@ -252,16 +252,15 @@ class ServedMount:
         """READY only when the mount answers a probe from a child process; then STATUS= regularly."""
         path = self._config.mountpoint
         if self._failure is None and (self._inherited is None or self._is_visible()):
-            result = await self._probe()
+            result, is_its_own = await self._probe()
             if not result.ok and self._is_stopping:
                 return
             if not result.ok and self._inherited is None:
                 self._failure = RefusedError(
                     f"{path}: mounted, but it does not answer ({result.reason}); unmounted again"
                 )
-            elif not result.ok and self._is_visible():
-                # If the mount is not visible, the probe has examined something else, and this daemon is ready.
-                # Else the mount stays: the keeper notices that this process does not get ready.
+            elif not result.ok and is_its_own:
+                # The mount stays: the keeper notices that this process does not get ready.
                 raise RefusedError(f"{path}: taken over, but it does not answer ({result.reason})")
         if self._failure is not None:
             await self._unmount()
@@ -279,14 +278,22 @@ class ServedMount:
             if self._session is not None:
                 nursery.start_soon(self._keeper.run, self._session.descriptors())
 
-    async def _probe(self) -> ProbeResult:
-        """Probe the mount; once more if it was taken over and is visible after a failed probe. Another filesystem
-        may have been on top during the first one."""
+    async def _probe(self) -> tuple[ProbeResult, bool]:
+        """Probe the mount. Returns the result, and whether it is the mount's own: one that was taken over may be
+        hidden by another filesystem, which the probe has examined instead. Then this daemon is ready.
+
+        One look after a failed probe decides both whether the mount is probed once more, as another filesystem may
+        have been on top during the probe only, and whether the result counts.
+        """
         probe = partial(probe_mount, self._config.mountpoint, self._timing.probe_s)
         result = await trio.to_thread.run_sync(probe)
-        if not result.ok and self._inherited is not None and self._is_visible():
+        if result.ok or self._inherited is None:
+            return result, True
+        is_visible = self._is_visible()
+        if is_visible:
             result = await trio.to_thread.run_sync(probe)
-        return result
+            is_visible = result.ok or self._is_visible()
+        return result, is_visible
 
     async def _feed_watchdog(self) -> None:
         """Only the mount itself proves that it works: a child process probes it."""
