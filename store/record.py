@@ -5,6 +5,7 @@ The layout is that of `store.record_layout`.
 
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, IntFlag
 from ipaddress import IPv4Address, IPv6Address
@@ -42,6 +43,7 @@ assert _BEFORE_BORN_HOST.size == BORN_HOST_AT
 assert _BEFORE_BODY.size == BODY_AT - RECONSUME_TIMES_AT
 _PROPERTY_CRC_NAME = b"__CRC32#\x01"
 _CRC_MASK = 0x7FFFFFFF
+_GROUP = "group of fields"
 
 
 class SysFlag(IntFlag):
@@ -234,7 +236,7 @@ def peek_store_time_ms(data: bytes, physical_offset: int) -> int | None:
     """
     try:
         peek(data)
-        reader = _Reader(data)
+        reader = _Reader(data.__getitem__, len(data))
         *_, own_offset, sys_flag, _ = reader.unpack(_BEFORE_BORN_HOST)
         if own_offset != physical_offset:
             return None
@@ -254,7 +256,7 @@ def decode(data: bytes, physical_offset: int) -> Record:
     total_size = peek(data)
     if len(data) < total_size:
         raise TruncatedRecordError(total_size, len(data))
-    reader = _Reader(data[:total_size])
+    reader = _Reader(data.__getitem__, total_size)
     (_, magic, crc, queue_id, flag, queue_offset, own_offset, sys_flag, born_ms) = reader.unpack(_BEFORE_BORN_HOST)
     if own_offset != physical_offset:
         raise WrongOffsetError(own_offset)
@@ -262,19 +264,10 @@ def decode(data: bytes, physical_offset: int) -> Record:
     (store_ms,) = reader.unpack(_LONG)
     store_host = reader.host(v6=bool(sys_flag & SysFlag.STORE_HOST_V6))
     reconsume_times, prepared_offset, body_length = reader.unpack(_BEFORE_BODY)
-    body = reader.take(body_length, "body")
-    version = 1 if magic == MAGIC_V1 else 2
-    topic_length = reader.take(1, "topic length")[0] if version == 1 else reader.unpack(_SHORT)[0]
-    if version == 1 and topic_length > 127:
-        topic_length -= 256  # a signed byte in Java
-    topic = reader.take(topic_length, "topic")
-    (properties_length,) = reader.unpack(_SHORT)
-    properties = reader.take(properties_length, "properties")
-    if reader.left:
-        raise DamagedRecordError(f"a damaged record: {reader.left} bytes are left after its last field")
+    body, topic, properties = map(data.__getitem__, reader.parts(magic, body_length))
     return Record(
         total_size=total_size,
-        version=version,
+        version=1 if magic == MAGIC_V1 else 2,
         body_crc=crc,
         queue_id=queue_id,
         flag=flag,
@@ -294,26 +287,50 @@ def decode(data: bytes, physical_offset: int) -> Record:
     )
 
 
+def locate_parts(
+    read: Callable[[slice], bytes], total_size: int, magic: int, body_at: int, body_length: int
+) -> tuple[slice, slice, slice]:
+    """Places of body, topic and properties in a record. Of it, only the lengths of topic and properties are read.
+
+    Raises DamagedRecordError if the parts do not add up to the record's size.
+    """
+    return _Reader(read, total_size, body_at).parts(magic, body_length)
+
+
 class _Reader:
     """Reads the fields of one record one after the other. Raises DamagedRecordError if one does not fit into it."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._position = 0
+    def __init__(self, read: Callable[[slice], bytes], size: int, position: int = 0) -> None:
+        self._read = read
+        self._size = size
+        self._position = position
 
-    @property
-    def left(self) -> int:
-        return len(self._data) - self._position
+    def skip(self, length: int, what: str) -> slice:
+        """The place of the next field, which is not read."""
+        begin = self._position
+        end = begin + length
+        if not begin <= end <= self._size:
+            raise DamagedRecordError(f"a damaged record: a {what} of {length} bytes does not fit into it")
+        self._position = end
+        return slice(begin, end)
 
     def take(self, length: int, what: str) -> bytes:
-        if not 0 <= length <= self.left:
-            raise DamagedRecordError(f"a damaged record: a {what} of {length} bytes does not fit into it")
-        start = self._position
-        self._position += length
-        return self._data[start : self._position]
+        return self._read(self.skip(length, what))
+
+    def parts(self, magic: int, body_length: int) -> tuple[slice, slice, slice]:
+        """Places of body, topic and properties, with which the record ends."""
+        body = self.skip(body_length, "body")
+        topic_length = self.take(1, "topic length") if magic == MAGIC_V1 else self.take(_SHORT.size, _GROUP)
+        topic = self.skip(int.from_bytes(topic_length, "big", signed=True), "topic")
+        (properties_length,) = self.unpack(_SHORT)
+        properties = self.skip(properties_length, "properties")
+        if self._position != self._size:
+            left = self._size - self._position
+            raise DamagedRecordError(f"a damaged record: {left} bytes are left after its last field")
+        return body, topic, properties
 
     def unpack(self, fields: struct.Struct) -> tuple[int, ...]:
-        return fields.unpack(self.take(fields.size, "group of fields"))
+        return fields.unpack(self.take(fields.size, _GROUP))
 
     def host(self, *, v6: bool) -> Host:
         raw = self.take(16 if v6 else 4, "host address")

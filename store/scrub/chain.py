@@ -5,6 +5,8 @@ Unlike store/sealed_segment.py, which accepts whole segments only, the check con
 record that carries its own log offset.
 """
 
+import bisect
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +14,12 @@ from typing import Final
 
 from commitlogfs.store.record import (
     BlankRecordError,
-    DamagedRecordError,
     Record,
     RecordError,
     TruncatedRecordError,
     WrongOffsetError,
     decode,
+    locate_parts,
     peek,
 )
 from commitlogfs.store.record_layout import (
@@ -51,7 +53,11 @@ _LARGEST_RECORD_BYTES: Final = 64 << 20
 """A record that claims to be larger is damaged: brokers accept requests of at most 16 MiB."""
 _MOST_DAMAGES: Final = 10_000
 """If there are more, the last one reaches to the end: the segment holds something else than a log."""
-_INT, _LONG, _SHORT = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">h")
+_INT, _UNSIGNED, _LONG = struct.Struct(">i"), struct.Struct(">I"), struct.Struct(">q")
+_LONGEST_TOPIC_BYTES: Final = 255
+"""A longer topic is found only by its own length."""
+_LONGEST_PROPERTIES_BYTES: Final = 0x7FFF
+_TEXT: Final = re.compile(rb"[ -~]+")
 _SLICE_BYTES: Final = 16 << 10
 """The most that one call searches: the daemon's other threads do not run meanwhile."""
 _SMALL_RECORD_BYTES: Final = 16 << 10
@@ -155,7 +161,7 @@ class _Check:
         length = end - position
         head = self._head if self._broken is None else bytes(self._loaded(position, min(length, _HEAD_BYTES)))
         self._broken, self._head = None, b""
-        message = name_message(head, length, self._base_offset, position)
+        message = name_message(head, length, self._base_offset, position, self._pause)
         self._add(position, end, reason, message)
         return end
 
@@ -235,22 +241,13 @@ class _Check:
         their lengths are read, and nothing after them is loaded."""
         header = bytes(self._loaded(position, LARGEST_HEADER_BYTES))
         extra = _ipv6_extra(header)
+        (magic,) = _UNSIGNED.unpack_from(header, MAGIC_AT)
         (body_length,) = _INT.unpack_from(header, BODY_LENGTH_AT + extra)
-        left = _left_after(body_length, "body", length - BODY_AT - extra)
-        if header[MAGIC_AT:SIZE_AND_MAGIC_BYTES] == _MAGICS[0]:
-            width, what = 1, "topic length"
-        else:
-            width, what = 2, "group of fields"
-        topic_length = self._number(position + length - left, min(width, left))
-        left = _left_after(topic_length, "topic", _left_after(width, what, left))
-        properties_length = self._number(position + length - left, min(PROPERTIES_LENGTH_BYTES, left))
-        left = _left_after(PROPERTIES_LENGTH_BYTES, "group of fields", left)
-        left = _left_after(properties_length, "properties", left)
-        if left:
-            raise DamagedRecordError(f"a damaged record: {left} bytes are left after its last field")
 
-    def _number(self, position: int, width: int) -> int:
-        return int.from_bytes(self._loaded(position, width), "big", signed=True)
+        def read(part: slice) -> bytes:
+            return bytes(self._loaded(position + part.start, part.stop - part.start))
+
+        locate_parts(read, length, magic, BODY_AT + extra, body_length)
 
     def _loaded(self, position: int, length: int) -> bytearray:
         """The bytes there, fewer at the end of the segment."""
@@ -283,13 +280,6 @@ class _Check:
             self._data.clear()
 
 
-def _left_after(length: int, what: str, left: int) -> int:
-    """Bytes of a record that follow a part of `length` bytes. Raises DamagedRecordError."""
-    if not 0 <= length <= left:
-        raise DamagedRecordError(f"a damaged record: a {what} of {length} bytes does not fit into it")
-    return left - length
-
-
 def _ipv6_extra(header: bytes) -> int:
     """Bytes by which hosts with IPv6 addresses make the header longer."""
     sys_flag = int.from_bytes(header[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
@@ -300,7 +290,9 @@ def _message(position: int, record: Record) -> Message:
     return Message(position, record.topic, record.queue_id, record.queue_offset)
 
 
-def name_message(data: bytes, length: int, base_offset: BaseOffset, position: int) -> Message | None:
+def name_message(
+    data: bytes, length: int, base_offset: BaseOffset, position: int, pause: Pause = _continue
+) -> Message | None:
     """The message whose damaged record has `length` bytes and begins with `data`; None if nothing of it is left.
 
     A record in which only size, magic or log offset is damaged is decoded with the right ones. Of others, queue and
@@ -323,7 +315,7 @@ def name_message(data: bytes, length: int, base_offset: BaseOffset, position: in
         return None
     (queue_id,) = _INT.unpack_from(data, QUEUE_ID_AT)
     (queue_offset,) = _LONG.unpack_from(data, QUEUE_OFFSET_AT)
-    return Message(position, _topic(data, length), queue_id, queue_offset)
+    return Message(position, _topic(data, length, pause), queue_id, queue_offset)
 
 
 def _is_header(data: bytes, base_offset: BaseOffset, position: int) -> bool:
@@ -335,43 +327,89 @@ def _is_header(data: bytes, base_offset: BaseOffset, position: int) -> bool:
     return signs.count(True) >= 2
 
 
-def _topic(data: bytes, length: int) -> str:
+def _topic(data: bytes, length: int, pause: Pause) -> str:
     """The topic of a record with a damaged length of body, topic or properties; empty if it cannot be found."""
+    if len(data) < length:  # its end shows whether the lengths fit
+        return ""
     extra = _ipv6_extra(data)
     width = 2 if int.from_bytes(data[MAGIC_AT : MAGIC_AT + 4], "big") == MAGIC_V2 else 1
     body_at = BODY_AT + extra
     body_length = int.from_bytes(data[BODY_LENGTH_AT + extra : body_at], "big")
-    for topic_at in (*_body_ends(data, body_at), body_at + body_length):
-        topic = _topic_at(data, length, topic_at, width)
-        if topic:
-            return topic
-    return ""
+    topics = _Topics(data, length, width, body_at, pause)
+    return topics.after_body_with_crc() or topics.at(body_at + body_length)
 
 
-def _body_ends(data: bytes, body_at: int) -> list[int]:
-    """Where a body with the record's CRC ends. Checked byte by byte, as its length is not known."""
-    required = int.from_bytes(data[BODY_CRC_AT : BODY_CRC_AT + 4], "big")
-    crc, found = 0, []
-    for at in range(body_at, min(len(data), body_at + _SEARCHED_BYTES)):
-        if crc & _MASK == required:
-            found.append(at)
-        crc = zlib.crc32(data[at : at + 1], crc)
-    return found
+class _Topics:
+    """Topics that a record may have, depending on where its body ends.
 
+    Each position costs the same few steps, whatever the bytes are: a damaged body may have the record's CRC at each
+    of its ends, and all bytes may look like a topic.
+    """
 
-def _topic_at(data: bytes, length: int, at: int, width: int) -> str:
-    """The topic whose length field is there, if its end or the length of the properties fits."""
-    begin = at + width
-    if len(data) < length or begin > length - PROPERTIES_LENGTH_BYTES:
+    def __init__(self, data: bytes, length: int, width: int, body_at: int, pause: Pause) -> None:
+        self._data = data
+        self._width = width
+        """Bytes of the topic's length."""
+        self._body_at = body_at
+        self._pause = pause
+        self._latest_end = length - PROPERTIES_LENGTH_BYTES
+        """The topic ends there at the latest."""
+        self._fitting_ends: list[int] = []
+        """Ends of a topic after which properties fit that reach to the end of the record, in ascending order."""
+        self._fitting_from = length
+        """They are known from there on."""
+        self._text = range(0)
+        """The text that was found last."""
+
+    def after_body_with_crc(self) -> str:
+        """The first topic after a body that has the record's CRC. Ends of the body are checked byte by byte, as its
+        length is not known."""
+        data = self._data
+        required = int.from_bytes(data[BODY_CRC_AT : BODY_CRC_AT + 4], "big")
+        crc = 0
+        end = min(len(data), self._body_at + _SEARCHED_BYTES, self._latest_end - self._width)
+        for part in self._slices(self._body_at, end):
+            for at in part:
+                if crc & _MASK == required and (topic := self.at(at)):
+                    return topic
+                crc = zlib.crc32(data[at : at + 1], crc)
         return ""
-    own_length = int.from_bytes(data[at:begin], "big")
-    lengths = [own_length] if begin + own_length + PROPERTIES_LENGTH_BYTES <= length else []
-    for topic_length in range(min(256, length - begin - PROPERTIES_LENGTH_BYTES + 1)):
-        (properties,) = _SHORT.unpack_from(data, begin + topic_length)
-        if begin + topic_length + PROPERTIES_LENGTH_BYTES + properties == length:
-            lengths.insert(0, topic_length)
-    for topic_length in lengths:
-        topic = data[begin : begin + topic_length].decode(errors="replace")
-        if topic and topic.isprintable() and topic.isascii():
-            return topic
-    return ""
+
+    def at(self, at: int) -> str:
+        """The topic whose length field is there, if its end or the length of the properties fits; else empty.
+
+        Of several ends with which the properties fit, the last one counts, and each of them more than the topic's
+        own length.
+        """
+        begin = at + self._width
+        if begin >= self._latest_end or not self._is_text(begin):
+            return ""
+        if begin < self._fitting_from:
+            self._find_fitting_ends(begin)
+        found = bisect.bisect_right(self._fitting_ends, min(begin + _LONGEST_TOPIC_BYTES, self._text.stop))
+        end = self._fitting_ends[found - 1] if found else begin
+        if end <= begin:
+            end = begin + int.from_bytes(self._data[at:begin], "big")
+        return self._data[begin:end].decode() if end <= min(self._text.stop, self._latest_end) else ""
+
+    def _is_text(self, at: int) -> bool:
+        """Whether printable ASCII lies there; then `_text` is all of it from there on."""
+        if at not in self._text:
+            found = _TEXT.match(self._data, at)
+            self._text = range(0) if found is None else range(*found.span())
+        return at in self._text
+
+    def _find_fitting_ends(self, begin: int) -> None:
+        data, latest = self._data, self._latest_end
+        self._fitting_from = begin
+        self._fitting_ends = [
+            at
+            for part in self._slices(max(begin, latest - _LONGEST_PROPERTIES_BYTES), latest + 1)
+            for at in part
+            if data[at] << 8 | data[at + 1] == latest - at
+        ]
+
+    def _slices(self, begin: int, end: int) -> Iterator[range]:
+        for at in range(begin, end, _SLICE_BYTES):
+            self._pause()
+            yield range(at, min(at + _SLICE_BYTES, end))

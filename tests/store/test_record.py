@@ -17,6 +17,7 @@ from commitlogfs.store.record import (
     TruncatedRecordError,
     WrongOffsetError,
     decode,
+    locate_parts,
     parse_properties,
     peek,
     peek_store_time_ms,
@@ -196,6 +197,20 @@ def test_lengths_that_do_not_fit(data):
     with pytest.raises(DamagedRecordError) as caught:
         decode(data, AT)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("magic", [V1, V2])
+def test_parts_are_located_by_their_lengths_only(magic: int) -> None:
+    raw = make_record(AT, magic=magic)
+    places: list[slice] = []
+
+    def read(place: slice) -> bytes:
+        places.append(place)
+        return raw[place]
+
+    parts = locate_parts(read, len(raw), magic, 88, len(b"hello"))
+    assert [raw[part] for part in parts] == [b"hello", b"TopicTest", b"TAGS\x01A\x02UNIQ_KEY\x017F0001\x02"]
+    assert b"".join(raw[place] for place in places) == (b"\x09" if magic == V1 else b"\0\x09") + b"\0\x17"
 
 
 def test_no_single_flipped_bit_raises_anything_else():
