@@ -24,8 +24,9 @@ _TEST_DEFAULTS: dict[str, ConfigValue] = {
     "mappedFileSizeCommitLog": 64 << 20,
     "diskMaxUsedSpaceRatio": 95,  # the machine's own disk is not part of a test
     "fileReservedTime": 72,
-    # Default 200 ms: a cold JVM on a busy machine refuses its first messages.
+    # Default 200 ms and 1 s: on a busy machine, a broker refuses messages because it has no processor for them.
     "waitTimeMillsInSendQueue": 5000,
+    "osPageCacheBusyTimeOutMills": 5000,
     # 5.x sometimes loses its first registration silently (its list of live name servers is filled in the
     # background) and then repeats it after 10 s; the default period is 30 s.
     "registerNameServerPeriod": 10_000,

@@ -14,8 +14,8 @@ from commitlogfs.bench.rocketmq.artifacts import Distribution
 from commitlogfs.bench.rocketmq.errors import StartFailedError, StopTimeoutError
 from commitlogfs.bench.rocketmq.helper import write_conf
 
-START_DEADLINE_S = 60.0
-STOP_DEADLINE_S = 40.0
+START_DEADLINE_S = 120.0
+STOP_DEADLINE_S = 120.0
 _KILL_DEADLINE_S = 20.0
 JVM_FLAGS = "COMMITLOGFS_JVM_FLAGS"
 """An environment variable: flags for every JVM that is started here."""

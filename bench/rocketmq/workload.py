@@ -16,7 +16,7 @@ from commitlogfs.bench.rocketmq.errors import WorkloadFailedError
 from commitlogfs.bench.rocketmq.process import java_command
 
 CLIENT_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
-_STOP_DEADLINE_S = 30.0
+_STOP_DEADLINE_S = 120.0
 
 
 class AckedMessage(NamedTuple):
