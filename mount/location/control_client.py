@@ -40,7 +40,8 @@ class FormerVersionError(ControlError):
 
 
 def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
-    """The daemon's answer to one request. Raises UnreachableError, RefusedError, ControlError."""
+    """The daemon's answer to one request; that of the next daemon if one is just replaced. Raises UnreachableError,
+    RefusedError, ControlError."""
     return ask_with(path, verb, (), timeout_s, **arguments)
 
 
@@ -53,7 +54,7 @@ def ask_with(
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
         connection.settimeout(timeout_s)
         try:
-            _connect(connection, os.fspath(path), time.monotonic() + timeout_s)
+            _connect(connection, path, time.monotonic() + timeout_s)
             socket.send_fds(connection, [json.dumps({"verb": verb, **arguments}).encode()], descriptors)
             text = _receive(connection)
         except (FileNotFoundError, ConnectionRefusedError):
@@ -80,9 +81,14 @@ def ask_with(
 def _why_no_answer(name: str) -> str:
     if trouble := recorded_trouble(name):
         return f"{trouble}; see the daemon's log"
-    if any(lock_holder(os.fspath(path)) for path in (lock_path(name), keeper_lock_path(name))):
+    if _is_held(name):
         return "no daemon answers at this moment, but its keeper runs; try again, or see the daemon's log"
     return "no daemon is running; start it with `commitlogfs mount`"
+
+
+def _is_held(name: str) -> bool:
+    """Whether a mount of this name has a process, although perhaps no daemon that answers."""
+    return any(lock_holder(os.fspath(path)) for path in (lock_path(name), keeper_lock_path(name)))
 
 
 def is_listening(path: Path) -> bool:
@@ -98,14 +104,20 @@ def is_listening(path: Path) -> bool:
     return True
 
 
-def _connect(connection: socket.socket, path: str, deadline: float) -> None:
+def _connect(connection: socket.socket, path: Path, deadline: float) -> None:
+    """Raises OSError; TimeoutError at the deadline if the daemon has too many requests."""
     while True:
         try:
-            return connection.connect(path)
+            return connection.connect(os.fspath(path))
         except BlockingIOError:  # the daemon's backlog is full
             if time.monotonic() > deadline:
                 raise TimeoutError from None
-            time.sleep(0.02)
+        except (FileNotFoundError, ConnectionRefusedError):
+            # The keeper may be about to have the next daemon, also without an order: a disk that is back is such a
+            # reason. One that does not get that far records why.
+            if time.monotonic() > deadline or recorded_trouble(path.stem) or not _is_held(path.stem):
+                raise
+        time.sleep(0.02)
 
 
 def _receive(connection: socket.socket) -> bytes:

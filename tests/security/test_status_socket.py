@@ -43,16 +43,21 @@ print(answer.decode())
 
 
 @pytest.fixture(scope="module")
-def group() -> Iterator[int]:
-    """The group of the status sockets, which stays if the machine has it."""
-    is_ours = STATUS_GROUP not in {known.gr_name for known in grp.getgrall()}
-    if is_ours:
-        subprocess.run(["groupadd", "--system", STATUS_GROUP], check=True)
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The group of the status sockets. If the machine lacks it, this test process and its children have it, in a
+    list of groups of their own: another run of the tests on this machine may begin or end meanwhile."""
+    known = {one.gr_name: one.gr_gid for one in grp.getgrall()}
+    if STATUS_GROUP in known:
+        yield known[STATUS_GROUP]
+        return
+    gid = next(number for number in range(900, 1000) if number not in known.values())
+    groups, own = Path("/etc/group"), tmp_path_factory.mktemp("etc") / "group"
+    own.write_text(f"{groups.read_text()}{STATUS_GROUP}:x:{gid}:\n")
+    subprocess.run(["mount", "--bind", own, groups], check=True)
     try:
-        yield grp.getgrnam(STATUS_GROUP).gr_gid
+        yield gid
     finally:
-        if is_ours:
-            subprocess.run(["groupdel", STATUS_GROUP], check=True)
+        subprocess.run(["umount", groups], check=True)
 
 
 @pytest.fixture
