@@ -107,6 +107,7 @@ class Freeing:
                 return
             self._backing.record_gone(file)  # before the unlink: a backing id keeps the space of its file
             try:
+                await self._handles.close_others(file)
                 if await disk.is_open_elsewhere(file.path):
                     return
                 usage = await disk.free_retired(file.name)
@@ -123,6 +124,7 @@ class Freeing:
                 return
             self._backing.record_gone(file)
             try:
+                await self._handles.close_others(file)
                 usage = await disk.remove_leftover(name, file.ino)
             except (HoldsDataError, ForeignFileError) as error:
                 self._commitlog.others.record_kept(file)

@@ -144,6 +144,10 @@ class Handles:
         is_open = await self._disks[file.disk].is_open_elsewhere(file.path)
         return was_passed_through if is_open is None else is_open
 
+    async def close_others(self, file: Segment) -> None:
+        """Close what else the daemon has of a file open that no process has open any more. Raises OSError."""
+        await self._release(file)
+
     async def is_known_to_kernel(self, file: Segment) -> bool:
         """Whether the kernel still has a file's inode, open or cached: of a file that a former daemon has opened,
         only the kernel knows whether a process still has it open."""

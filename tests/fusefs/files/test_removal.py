@@ -13,6 +13,7 @@ from support.pooled import PATIENT, SIZE, Parts, make, name_of, open_parts
 from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.disks import lost_writes
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import remove
@@ -135,6 +136,38 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
             assert [file.disk for file in parts.commitlog.others.retired()] == [1]
             go_on.set()
             await until(lambda: not parts.commitlog.others.retired())
+
+    trio.run(main)
+
+
+def test_a_removed_segment_is_freed_although_its_writes_were_watched(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was opened under a former daemon, so its removal cannot tell whether a process has it open. This daemon's
+    own descriptor looks like one of another process."""
+    watched = threading.Event()
+    open_watch = lost_writes.open_watch
+
+    def recording(dirfd: int, name: bytes, ino: int) -> int:
+        fd = open_watch(dirfd, name, ino)
+        watched.set()
+        return fd
+
+    monkeypatch.setattr(lost_writes, "open_watch", recording)
+
+    async def main() -> None:
+        await make(parts, 0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.lost_writes.run, lambda _file: True)
+            await until(watched.is_set)
+            with monkeypatch.context() as inherited:
+                inherited.setattr(parts.backing, "is_inherited", lambda _file: True)
+                await parts.removals.unlink(name_of(0))
+            assert len(parts.commitlog.others.retired()) == 1
+            async with parts.freeing_runs():
+                await parts.freeing.free_now(DiskNumber(1))
+            assert not parts.commitlog.others.retired()
+            nursery.cancel_scope.cancel()
 
     trio.run(main)
 
