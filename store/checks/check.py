@@ -21,8 +21,6 @@ BLOCK: Final = 4096
 BLOCKS_READ: Final = 3
 """Number of blocks that a check reads, of different segments if the disk holds as many. One bad block is not a bad
 disk."""
-_TRANSPORT_ERRORS: Final = frozenset({errno.ETIMEDOUT, errno.ENOLINK, errno.EBADE})
-"""A path to the disk failed, or another machine has reserved it (blk_errors in the kernel's block/blk-core.c)."""
 
 
 class Stage(Enum):
@@ -124,5 +122,4 @@ def _read_back(fd: int) -> tuple[int, int, int]:
 def _is_refusal(error: OSError) -> bool:
     """Whether a read failed because of the disk, or of the way to it, and not for want of memory or of the file.
     Direct reads get such errors from the block layer as they are."""
-    codes = {*MEDIUM_ERRORS, *_TRANSPORT_ERRORS}
-    return error.errno in codes or isinstance(translate("", error), DiskFailedError)
+    return error.errno in MEDIUM_ERRORS or isinstance(translate("", error), DiskFailedError)

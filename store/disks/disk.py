@@ -28,6 +28,16 @@ MEDIUM_ERRORS: Final = frozenset(
 ENODATA for a bad sector (blk_errors in the kernel's block/blk-core.c), and ext4 and xfs answer EBADMSG for metadata
 with a wrong checksum."""
 
+_DISK_ERRORS: Final = frozenset(
+    {
+        *(errno.EIO, errno.EUCLEAN, errno.EBADMSG),
+        *(errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN),
+        *(errno.ETIMEDOUT, errno.ENOLINK, errno.EREMOTEIO, errno.EBADE),
+    }
+)
+"""Errors of a whole disk: it is damaged, is gone, or the way to it failed (blk_errors in the kernel's
+block/blk-core.c; EBADE: another machine has reserved it)."""
+
 
 class DiskState(Enum):
     RW = "rw"
@@ -214,7 +224,7 @@ def translate(disk_path: str, error: OSError) -> DiskError | OSError:
             return DiskFullError(disk_path, f"not enough space for a segment ({reason})")
         case errno.EROFS:
             return DiskReadOnlyError(disk_path, "its filesystem is read-only")
-        case errno.EIO | errno.ENODEV | errno.ENXIO | errno.ESTALE | errno.EUCLEAN | errno.ESHUTDOWN:
+        case code if code in _DISK_ERRORS:
             return DiskFailedError(disk_path, f"I/O error ({reason})")
         case errno.ELOOP | errno.EXDEV | errno.ENOTDIR:  # only the rules of store/files/safe_open.py give these
             file = f"{os.fsdecode(error.filename)}: " if error.filename else ""

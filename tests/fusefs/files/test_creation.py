@@ -16,14 +16,14 @@ from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, parts: Parts, *numbers: int) -> None:
+def failing(monkeypatch: pytest.MonkeyPatch, parts: Parts, *numbers: int, code: int = errno.EIO) -> None:
     """Nothing can be reserved on these disks."""
     reserve = allocate.reserve
     dirfds = {parts.commitlog.disks[DiskNumber(number)].dirfd for number in numbers}
 
     def fail(dirfd: int, segment_size: int, owner: Owner) -> int:
         if dirfd in dirfds:
-            raise OSError(errno.EIO, "injected")
+            raise OSError(code, "injected")
         return reserve(dirfd, segment_size, owner)
 
     monkeypatch.setattr(allocate, "reserve", fail)
@@ -52,6 +52,31 @@ def test_a_disk_above_force_takes_what_all_others_have_refused(
 
     async def main() -> None:
         assert await make(parts, 0) == 3
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        errno.EIO,
+        errno.EUCLEAN,
+        errno.EBADMSG,
+        errno.ENODEV,
+        errno.ETIMEDOUT,
+        errno.ENOLINK,
+        errno.EREMOTEIO,
+        errno.EBADE,
+    ],
+    ids=errno.errorcode.__getitem__,
+)
+def test_a_disk_that_is_damaged_or_out_of_reach_is_skipped(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    failing(monkeypatch, parts, 1, code=code)
+
+    async def main() -> None:
+        assert await make(parts, 0) == 2
 
     trio.run(main)
 
