@@ -87,9 +87,7 @@ class Parts:
         self.attributes = BackingAttributes(commitlog, disks, self.handles)
         self.listing = Listing(commitlog, disks, self.attributes)
         self.changes = NameChanges(commitlog, disks, self.background)
-        self.sources = Sources(
-            commitlog, disks, self.changes, self.handles, self.backing, self.to_free, kernel.invalidate
-        )
+        self.sources = Sources(commitlog, disks, self.changes, self.handles, self.to_free, kernel.invalidate)
         self.salvaged = Salvaged(commitlog)
         self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged.record_found)
         self.mover = Mover(
@@ -126,21 +124,13 @@ class Parts:
             disks,
             self.changes,
             self.handles,
-            self.backing,
             self.to_free,
             kernel.invalidate,
             self.sources,
             self.member_records.record_removals,
             observer,
         )
-        self.freeing = Freeing(
-            commitlog,
-            disks,
-            self.handles,
-            self.backing,
-            self.to_free,
-            self.sources.put_back_if_changed,
-        )
+        self.freeing = Freeing(commitlog, disks, self.handles, self.to_free, self.sources.put_back_if_changed)
         probes = DiskProbes(commitlog, self.threads, observer, self.disk_memory.save)
         child = CheckChild(commitlog.disks.values(), timing.checks) if child is None else child
         self.disk_checks = DiskChecks(

@@ -13,7 +13,6 @@ from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.kernel import inodes
-from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, ForeignFileError, HoldsDataError
@@ -35,7 +34,6 @@ class Freeing:
         commitlog: CommitLog,
         disks: Mapping[DiskNumber, DiskFiles],
         handles: Handles,
-        backing: Backing,
         to_free: Reminders,
         put_back_if_changed: Callable[[Segment], Awaitable[bool]],
     ) -> None:
@@ -43,7 +41,6 @@ class Freeing:
         self._commitlog = commitlog
         self._disks = disks
         self._handles = handles
-        self._backing = backing
         self._to_free = to_free
         self._put_back_if_changed = put_back_if_changed
 
@@ -105,9 +102,8 @@ class Freeing:
         async with self._handles.first_opens_held(file):  # a removal under way ends first
             if file not in self._commitlog.others.retired() or await self._is_held(file):
                 return
-            self._backing.record_gone(file)  # before the unlink: a backing id keeps the space of its file
             try:
-                await self._handles.close_others(file)
+                await self._handles.let_go(file)
                 if await disk.is_open_elsewhere(file.path):
                     return
                 usage = await disk.free_retired(file.name)
@@ -122,9 +118,8 @@ class Freeing:
         async with self._handles.first_opens_held(file):
             if await self._is_held(file):
                 return
-            self._backing.record_gone(file)
             try:
-                await self._handles.close_others(file)
+                await self._handles.let_go(file)
                 usage = await disk.remove_leftover(name, file.ino)
             except (HoldsDataError, ForeignFileError) as error:
                 self._commitlog.others.record_kept(file)

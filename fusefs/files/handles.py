@@ -134,19 +134,20 @@ class Handles:
         return self.is_open(file) or self._backing.is_inherited(file)
 
     async def is_in_use(self, file: Segment) -> bool:
-        """Whether any process has a file open or mapped. If none has, its backing id is given back. The caller is
-        within `first_opens_held`."""
+        """Whether any process has a file open or mapped. If none has, the daemon has let go of it, too. The caller
+        is within `first_opens_held`."""
         if self.may_be_open(file):
             return True
-        await self._release(file)
         was_passed_through = self._backing.is_passed_through(file)
-        self._backing.record_gone(file)
+        await self.let_go(file)
         is_open = await self._disks[file.disk].is_open_elsewhere(file.path)
         return was_passed_through if is_open is None else is_open
 
-    async def close_others(self, file: Segment) -> None:
-        """Close what else the daemon has of a file open that no process has open any more. Raises OSError."""
+    async def let_go(self, file: Segment) -> None:
+        """Close what the daemon itself has open of a file that no process has open any more, and give its backing
+        id back: each keeps the space of a removed file. The caller is within `first_opens_held`. Raises OSError."""
         await self._release(file)
+        self._backing.record_gone(file)
 
     async def is_known_to_kernel(self, file: Segment) -> bool:
         """Whether the kernel still has a file's inode, open or cached: of a file that a former daemon has opened,

@@ -13,7 +13,6 @@ from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
-from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError
@@ -47,7 +46,6 @@ class Removals:
         disks: Mapping[DiskNumber, DiskFiles],
         changes: NameChanges,
         handles: Handles,
-        backing: Backing,
         to_free: Reminders,
         invalidate_entry: Callable[[bytes, int], None],
         moved: MovedSegments,
@@ -60,7 +58,6 @@ class Removals:
         self._disks = disks
         self._changes = changes
         self._handles = handles
-        self._backing = backing
         self._to_free = to_free
         self._invalidate_entry = invalidate_entry
         self._moved = moved
@@ -140,7 +137,6 @@ class Removals:
                 if await self._handles.is_in_use(file):
                     await self._retire(removal, disk)
                 else:
-                    self._backing.record_gone(file)  # before the unlink: a backing id keeps the space of its file
                     self._commitlog.record_removed(removal, await disk.unlink(name, file.ino))
         except Exception as error:
             self._commitlog.record_stayed(removal)

@@ -17,7 +17,6 @@ from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
-from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
@@ -47,7 +46,6 @@ class Sources:
         disks: Mapping[DiskNumber, DiskFiles],
         changes: NameChanges,
         handles: Handles,
-        backing: Backing,
         to_free: Reminders,
         invalidate_entry: Callable[[bytes, int], None],
     ) -> None:
@@ -56,7 +54,6 @@ class Sources:
         self._disks = disks
         self._changes = changes
         self._handles = handles
-        self._backing = backing
         self._to_free = to_free
         self._invalidate_entry = invalidate_entry
         self._moved = Reminders(commitlog.disks)
@@ -223,7 +220,6 @@ class Sources:
                 if is_damaged:
                     log_event(log, logging.WARNING, "set_aside", segment=name, disk=disk.path, path=source.path)
             else:
-                self._backing.record_gone(source)  # before the unlink: a backing id keeps the space of its file
                 self._commitlog.record_freed(source, await disk.unlink(name, source.ino))
                 self._forget(source)
         copy = self._commitlog.catalog.get(source.base_offset)

@@ -20,6 +20,7 @@ from commitlogfs.store.files import remove
 from commitlogfs.store.files.remove import FreeWait
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.pool.commitlog import Removal
+from commitlogfs.store.timing import LostWriteTiming
 
 
 class SlowUnlink:
@@ -141,7 +142,7 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
 
 
 def test_a_removed_segment_is_freed_although_its_writes_were_watched(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was opened under a former daemon, so its removal cannot tell whether a process has it open. This daemon's
     own descriptor looks like one of another process."""
@@ -169,7 +170,9 @@ def test_a_removed_segment_is_freed_although_its_writes_were_watched(
             assert not parts.commitlog.others.retired()
             nursery.cancel_scope.cancel()
 
-    trio.run(main)
+    timing = replace(PATIENT, lost_writes=LostWriteTiming(look_s=0.01))
+    with open_parts(workdir, timing=timing) as parts:
+        trio.run(main)
 
 
 def test_a_removal_beside_a_missing_disk_is_recorded_before_its_answer(workdir: Path) -> None:
