@@ -62,11 +62,16 @@ class Drains:
         self.last_error = ""
 
     def announce(self) -> None:
-        """A drain has begun, ended or changed."""
+        """A drain or rebalance has begun or changed."""
         self._retry_at_s.clear()
         self._unreadable.clear()
         self._changed.set()
         self._changed = trio.Event()
+
+    async def announce_end(self) -> None:
+        """A drain or rebalance has ended. Afterwards nothing is moved for it any more."""
+        self.announce()
+        await self._mover.end_of_publishing()
 
     async def run(self, otherwise: Callable[[], Awaitable[bool]]) -> None:
         """Until cancelled. `otherwise` is called when no drain has a segment to move now; it returns whether it has

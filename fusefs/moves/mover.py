@@ -446,6 +446,11 @@ class Mover:
             require_wanted()
             await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)
 
+    async def end_of_publishing(self) -> None:
+        """Wait until a segment that is about to get its name on its new disk has it."""
+        async with self._changes.lock:
+            pass
+
     def _record_rotten(self, name: bytes) -> None:
         self._commitlog.counters.checksum_mismatches += 1
         segment = self._commitlog.catalog.get(int(name))

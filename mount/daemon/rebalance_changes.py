@@ -83,7 +83,6 @@ class RebalanceChanges:
         membership = self._commitlog.membership.rebalancing(None)
         lagging = await record(self._parts, membership, dry_run=dry_run)
         if not dry_run:
-            self._parts.drains.announce()
-            async with self._parts.changes.lock:  # until a segment that was about to get its name has it
-                log_event(log, logging.WARNING, "rebalance_cancelled", mode=present.mode.value)
+            await self._parts.drains.announce_end()
+            log_event(log, logging.WARNING, "rebalance_cancelled", mode=present.mode.value)
         return {"mode": present.mode.value, "changed": True, "lagging": lagging}
