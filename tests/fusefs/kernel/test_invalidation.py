@@ -3,7 +3,8 @@
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,27 +29,29 @@ def received(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     os.close(device)
 
 
-def test_sent_returns_when_all_names_are_with_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    received, device = os.pipe()
-    monkeypatch.setattr(invalidation, "_find_device", lambda: device)
+@asynccontextmanager
+async def served(*names: bytes) -> AsyncIterator[Invalidation]:
+    """`names` are to be sent, and sending runs."""
+    invalidation = Invalidation()
+    for name in names:
+        invalidation.invalidate(name, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(invalidation.run)
+        yield invalidation
+        nursery.cancel_scope.cancel()
 
+
+def test_sent_returns_when_all_names_are_with_the_kernel(received: int) -> None:
     async def main() -> None:
-        names = Invalidation()
-        await names.sent()  # there is none
-        for name in NAMES[:2]:
-            names.invalidate(name, 0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(names.run)
+        await Invalidation().sent()  # there is none
+        async with served(*NAMES[:2]) as names:
             await names.sent()
             assert os.read(received, 4096) == b"".join(notification(name, 0) for name in NAMES[:2])
             names.invalidate(NAMES[2], 7)
             await names.sent()
             assert os.read(received, 4096) == notification(NAMES[2], 7)
-            nursery.cancel_scope.cancel()
 
     trio.run(main)
-    os.close(received)
-    os.close(device)
 
 
 def fail_first(monkeypatch: pytest.MonkeyPatch, *failures: OSError | int) -> list[bytes]:
@@ -79,14 +82,9 @@ def test_names_that_no_process_has_sent_are_sent_later(
     attempts = fail_first(monkeypatch, *failures)
 
     async def main() -> None:
-        names = Invalidation()
-        for name in NAMES:
-            names.invalidate(name, 0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(names.run)
+        async with served(*NAMES) as names:
             await names.sent()
             assert os.read(received, 4096) == ALL
-            nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert attempts == [ALL] * (len(failures) + 1)
@@ -96,10 +94,7 @@ def test_names_keep_their_order_after_a_failure(received: int, monkeypatch: pyte
     fail_first(monkeypatch, NO_PROCESS)
 
     async def main() -> None:
-        names = Invalidation()
-        names.invalidate(NAMES[0], 0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(names.run)
+        async with served(NAMES[0]) as names:
             with trio.move_on_after(0.5):
                 await names.sent()
                 pytest.fail("nothing is sent yet")
@@ -107,7 +102,6 @@ def test_names_keep_their_order_after_a_failure(received: int, monkeypatch: pyte
             names.invalidate(NAMES[2], 0)
             await names.sent()
             assert os.read(received, 4096) == ALL
-            nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -118,12 +112,8 @@ def test_an_attempt_whose_reason_is_the_same_is_logged_once(
     fail_first(monkeypatch, NO_PROCESS, NO_PROCESS, NO_PROCESS, -9)
 
     async def main() -> None:
-        names = Invalidation()
-        names.invalidate(NAMES[0], 0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(names.run)
+        async with served(NAMES[0]) as names:
             await names.sent()
-            nursery.cancel_scope.cancel()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     assert os.read(received, 4096) == notification(NAMES[0], 0)
@@ -137,12 +127,8 @@ def test_a_refusal_of_the_kernel_is_not_repeated(monkeypatch: pytest.MonkeyPatch
     attempts = fail_first(monkeypatch)
 
     async def main() -> None:
-        names = Invalidation()
-        names.invalidate(NAMES[0], 0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(names.run)
+        async with served(NAMES[0]) as names:
             await names.sent()
-            nursery.cancel_scope.cancel()
 
     trio.run(main)
     os.close(device)
