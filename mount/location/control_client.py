@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 PACKET_BYTES = 32768
 PEER_TIMEOUT_S = 5.0
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.25
 UNKNOWN_REQUEST = "this daemon does not know the request"
 """How its answer to an unknown verb begins."""
 
@@ -106,6 +108,7 @@ def is_listening(path: Path) -> bool:
 
 def _connect(connection: socket.socket, path: Path, deadline: float) -> None:
     """Raises OSError; TimeoutError at the deadline if the daemon has too many requests."""
+    pause_s = _FIRST_PAUSE_S
     while True:
         try:
             return connection.connect(os.fspath(path))
@@ -117,7 +120,8 @@ def _connect(connection: socket.socket, path: Path, deadline: float) -> None:
             # reason. One that does not get that far records why.
             if time.monotonic() > deadline or recorded_trouble(path.stem) or not _is_held(path.stem):
                 raise
-        time.sleep(0.02)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.pools import PoolMount
-from support.waiting import PATIENCE_S, eventually
+from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.location import control_socket
 
@@ -89,7 +89,7 @@ def test_a_stranger_is_kept_out_twice(shared: PoolMount) -> None:
     assert json.loads(done.stdout[1:]) == {
         "error": f"user {NOBODY} may not control this daemon; run as root or its user"
     }
-    eventually(lambda: "event=control_peer_refused" in shared.log_since_start())  # written by a thread of its own
+    shared.require_logged("event=control_peer_refused")
     shared.require_logged(f"uid={NOBODY}")
 
 

@@ -1,6 +1,5 @@
 """The client's side of the control socket."""
 
-import fcntl
 import os
 import socket
 import threading
@@ -12,6 +11,7 @@ import pytest
 
 from commitlogfs.console.errors import UnreachableError
 from commitlogfs.mount.location import control_client
+from commitlogfs.mount.location.name_lock import hold_file
 from commitlogfs.mount.location.runtime_directory import keeper_lock_path, socket_path
 
 NAME = "test"
@@ -24,9 +24,10 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def a_keeper() -> Iterator[None]:
-    with keeper_lock_path(NAME).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    lock = hold_file(keeper_lock_path(NAME), 0.0)
+    assert lock is not None
+    yield
+    os.close(lock)
 
 
 def serve_once() -> None:
