@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import typer
@@ -70,7 +71,8 @@ def status(
 
 def _show_all(targets: list[Target], *, as_json: bool) -> None:
     """Show one line for each mount. Raises Exit if one of them does not answer."""
-    documents = [_document_or_error(target) for target in targets]
+    with ThreadPoolExecutor(len(targets)) as threads:  # all at once: each may take the whole time
+        documents = list(threads.map(_document_or_error, targets))
     if as_json:
         typer.echo(json.dumps({"schema": 1, "mounts": documents}, indent=2))
     else:

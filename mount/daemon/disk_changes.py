@@ -178,8 +178,8 @@ class DiskChanges:
             return self._unchanged(disk)
         lagging = await self._record(self._commitlog.membership.draining(disk.number, None), dry_run=dry_run)
         if not dry_run:
-            await self._parts.drains.announce_end()
             log_event(log, logging.WARNING, "drain_ended", disk=disk.path)
+            await self._parts.drains.announce_end()
         return {**self._describe(disk), "changed": True, "lagging": lagging}
 
     # --- leaving -------------------------------------------------------------------------------------

@@ -83,6 +83,6 @@ class RebalanceChanges:
         membership = self._commitlog.membership.rebalancing(None)
         lagging = await record(self._parts, membership, dry_run=dry_run)
         if not dry_run:
-            await self._parts.drains.announce_end()
             log_event(log, logging.WARNING, "rebalance_cancelled", mode=present.mode.value)
+            await self._parts.drains.announce_end()
         return {"mode": present.mode.value, "changed": True, "lagging": lagging}

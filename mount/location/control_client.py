@@ -14,7 +14,14 @@ from typing import Any
 
 from commitlogfs.console.errors import RefusedError, UnreachableError, UserError
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.mount.location.runtime_directory import keeper_lock_path, lock_path, recorded_trouble
+from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.probe import probe_mount
+from commitlogfs.mount.location.runtime_directory import (
+    keeper_lock_path,
+    lock_path,
+    recorded_mountpoint,
+    recorded_trouble,
+)
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.locks import lock_holder
 
@@ -26,6 +33,14 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.25
 UNKNOWN_REQUEST = "this daemon does not know the request"
 """How its answer to an unknown verb begins."""
+ASKED_AGAIN = frozenset(
+    {
+        *("status", "segments", "locate", "metrics", "decisions", "retention", "rebalance-plan"),
+        *("disk-content", "restore-plan", "restart"),
+    }
+)
+"""Verbs of requests that are sent to the next daemon if the former one ends without an answer. All but `restart`
+only read, and a second restart does no harm. The former daemon may have executed any other verb already."""
 
 
 class ControlError(UserError):
@@ -41,6 +56,10 @@ class FormerVersionError(ControlError):
         super().__init__(f"{name}: its daemon is of a former version; `commitlogfs restart {name}`")
 
 
+class SilentError(UnreachableError):
+    """A daemon listens, but does not answer in time."""
+
+
 def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
     """The daemon's answer to one request; that of the next daemon if one is just replaced. Raises UnreachableError,
     RefusedError, ControlError."""
@@ -53,25 +72,20 @@ def ask_with(
     """`ask`; the request brings copies of `descriptors`, at most one."""
     name = path.stem
     log_event(log, logging.DEBUG, "asking", socket=path, verb=verb)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
-        connection.settimeout(timeout_s)
-        try:
-            _connect(connection, path, time.monotonic() + timeout_s)
-            socket.send_fds(connection, [json.dumps({"verb": verb, **arguments}).encode()], descriptors)
-            text = _receive(connection)
-        except (FileNotFoundError, ConnectionRefusedError):
-            raise UnreachableError(f"{name}: {_why_no_answer(name)}") from None
-        except PermissionError:
-            raise RefusedError(f"{name}: {path}: permission denied; run as the daemon's user or root") from None
-        except TimeoutError:
-            raise UnreachableError(
-                f"{name}: the daemon does not answer within {timeout_s:g} s; "
-                "see its log, or run `commitlogfs doctor`"
-            ) from None
-        except ConnectionResetError:
-            raise UnreachableError(f"{name}: the daemon closed the connection; try again, or see its log") from None
-        except OSError as error:
-            raise UnreachableError(f"{name}: {path}: {os.strerror(error.errno or 0)}") from None
+    request = json.dumps({"verb": verb, **arguments}).encode()
+    deadline = time.monotonic() + timeout_s
+    try:
+        text = _ask_until(deadline, path, request, descriptors, may_repeat=verb in ASKED_AGAIN)
+    except PermissionError:
+        raise RefusedError(f"{name}: {path}: permission denied; run as the daemon's user or root") from None
+    except TimeoutError:
+        raise SilentError(
+            f"{name}: the daemon does not answer within {timeout_s:g} s; see its log, or run `commitlogfs doctor`"
+        ) from None
+    except (ConnectionResetError, BrokenPipeError):
+        raise UnreachableError(f"{name}: the daemon closed the connection; try again, or see its log") from None
+    except OSError as error:
+        raise UnreachableError(f"{name}: {path}: {os.strerror(error.errno or 0)}") from None
     answer: dict[str, Any] = json.loads(text)
     if "error" in answer:
         if answer["error"].startswith(UNKNOWN_REQUEST):
@@ -80,12 +94,32 @@ def ask_with(
     return answer
 
 
-def _why_no_answer(name: str) -> str:
-    if trouble := recorded_trouble(name):
-        return f"{trouble}; see the daemon's log"
+def _why_absent(name: str, deadline: float) -> tuple[str, bool]:
+    """Why no daemon answers, and whether one may answer soon. Waits for a mount that has neither a daemon nor a
+    keeper, but is alive: a service manager keeps it, and starts the next daemon."""
+    trouble = recorded_trouble(name)
+    if trouble:
+        return f"{trouble}; see the daemon's log", False
     if _is_held(name):
-        return "no daemon answers at this moment, but its keeper runs; try again, or see the daemon's log"
-    return "no daemon is running; start it with `commitlogfs mount`"
+        text = "no daemon answers at this moment, but its keeper runs; try again, or see the daemon's log"
+        return text, trouble is not None  # a user who may not read it would wait for a daemon that cannot start
+    mountpoint = _left_mountpoint(name)
+    if mountpoint is not None:
+        probed = probe_mount(mountpoint, max(0.0, deadline - time.monotonic()))
+        if not probed.dead:
+            text = (
+                f"no daemon serves {mountpoint} at this moment, and its requests wait for the next one; try again, "
+                "or see the daemon's log and the state of its service"
+            )
+            return text, probed.ok
+    return "no daemon is running; start it with `commitlogfs mount`", False
+
+
+def _left_mountpoint(name: str) -> str | None:
+    """Mountpoint of the latest daemon, if a mount of this name is visible there. It may be dead."""
+    recorded = recorded_mountpoint(name)
+    entry = None if recorded is None else mountinfo.find_mount(recorded)
+    return recorded if entry is not None and mountinfo.is_commitlogfs(entry) and entry.source == name else None
 
 
 def _is_held(name: str) -> bool:
@@ -106,27 +140,52 @@ def is_listening(path: Path) -> bool:
     return True
 
 
-def _connect(connection: socket.socket, path: Path, deadline: float) -> None:
-    """Raises OSError; TimeoutError at the deadline if the daemon has too many requests."""
+def _ask_until(
+    deadline: float, path: Path, request: bytes, descriptors: Sequence[int], *, may_repeat: bool
+) -> bytes:
+    """The answer of the daemon, or of the next one. Raises UnreachableError if there is none, and OSError;
+    TimeoutError if it does not answer by the deadline."""
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
-            return connection.connect(os.fspath(path))
+            return _ask_once(deadline, path, request, descriptors)
         except BlockingIOError:  # the daemon's backlog is full
-            if time.monotonic() > deadline:
+            if time.monotonic() >= deadline:
                 raise TimeoutError from None
         except (FileNotFoundError, ConnectionRefusedError):
             # The keeper may be about to have the next daemon, also without an order: a disk that is back is such a
             # reason. One that does not get that far records why.
-            if time.monotonic() > deadline or recorded_trouble(path.stem) or not _is_held(path.stem):
+            reason, is_expected = _why_absent(path.stem, deadline)
+            if not is_expected or time.monotonic() >= deadline:
+                raise UnreachableError(f"{path.stem}: {reason}") from None
+        except (ConnectionResetError, BrokenPipeError):  # the daemon has ended meanwhile
+            if not may_repeat or time.monotonic() >= deadline:
                 raise
-        time.sleep(pause_s)
+        time.sleep(min(pause_s, max(0.0, deadline - time.monotonic())))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _receive(connection: socket.socket) -> bytes:
+def _ask_once(deadline: float, path: Path, request: bytes, descriptors: Sequence[int]) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as connection:
+        connection.setblocking(False)
+        connection.connect(os.fspath(path))  # never waits
+        _limit(connection, deadline)
+        socket.send_fds(connection, [request], descriptors)
+        return _receive(connection, deadline)
+
+
+def _limit(connection: socket.socket, deadline: float) -> None:
+    """Limit the next call to the time that is left. Raises TimeoutError if there is none."""
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    connection.settimeout(left_s)
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
     parts = []
     while True:
+        _limit(connection, deadline)
         packet = connection.recv(PACKET_BYTES + 1)
         if not packet:
             raise ConnectionResetError(104, "the daemon closed the connection")

@@ -45,12 +45,11 @@ def replace_daemon(target: Target, timeout_s: float, *, force: bool = False) -> 
 
 
 def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:
-    while True:
+    while (left_s := deadline - time.monotonic()) > 0:
         # For a moment no daemon answers, and a starting one does not answer at once.
         with contextlib.suppress(UnreachableError):
-            pid: int = control_socket.ask(target.socket, "status", _ASK_TIMEOUT_S)["daemon"]["pid"]
+            pid: int = control_socket.ask(target.socket, "status", min(left_s, _ASK_TIMEOUT_S))["daemon"]["pid"]
             if pid != former:
                 return pid
-        if time.monotonic() >= deadline:
-            return None
         time.sleep(_PAUSE_S)
+    return None

@@ -183,9 +183,9 @@ def record_trouble(name: str, text: str) -> None:
         file.truncate(len(line))
 
 
-def recorded_trouble(name: str) -> str:
+def recorded_trouble(name: str) -> str | None:
     """Reason that the keeper of `name` has recorded why no daemon serves the mount; empty without one, or without a
-    living keeper. Raises UsageError."""
+    living keeper; None if this user may not read it. Raises UsageError."""
     try:
         with keeper_lock_path(name).open("rb") as file:
             line = file.readline().rstrip(b"\n")
@@ -193,6 +193,8 @@ def recorded_trouble(name: str) -> str:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return line.decode(errors="replace")
+    except PermissionError:
+        return None
     except OSError:
         pass
     return ""

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from commitlogfs.console.errors import UserError
-from commitlogfs.mount.location.control_client import ControlError, ask
+from commitlogfs.mount.location.control_client import ControlError, SilentError, ask
 from commitlogfs.mount.location.runtime_directory import OF_ROOT, status_socket_path
 from commitlogfs.mount.location.status_file import read_status_file
 from commitlogfs.mount.location.which_mount import Target
@@ -98,7 +98,8 @@ class Feed:
             self.answer = self._ask()
             self.asked_s = None
             os.write(self._answered, b".")
-            if self.answer.error is not None and time.monotonic() - began_s >= TIMEOUT_S:
+            # Without a daemon, as while one is replaced, nobody finds the questions.
+            if isinstance(self.answer.error, SilentError) and time.monotonic() - began_s >= TIMEOUT_S:
                 self._failures += 1
                 time.sleep(min(_LONGEST_PAUSE_S, self._failures))
             else:

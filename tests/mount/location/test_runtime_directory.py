@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.other_users import as_user
 
 from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.mount.location import runtime_directory
@@ -135,3 +136,18 @@ def test_trouble_is_readable_while_it_is_recorded_again(directory: Path):
         runtime_directory.record_trouble("a", "")
         assert runtime_directory.recorded_trouble("a") == ""
     assert runtime_directory.recorded_trouble("a") == ""
+
+
+@pytest.mark.root
+def test_trouble_that_this_user_may_not_read_is_not_known(directory: Path):
+    directory.mkdir()
+    with runtime_directory.keeper_lock_path("a").open("w") as keeper:
+        fcntl.flock(keeper, fcntl.LOCK_EX)
+        os.chmod(keeper.fileno(), 0o600)
+
+        def require_unknown() -> None:
+            if runtime_directory.recorded_trouble("a") is not None:
+                raise FileExistsError
+
+        assert as_user(65534, require_unknown) == ""
+    assert runtime_directory.recorded_trouble("b") == ""
