@@ -1,6 +1,7 @@
 """One simulated daemon: the real parts and request handlers of a mount, without a kernel and without threads."""
 
 import contextlib
+import math
 import os
 import random
 from collections.abc import Awaitable, Callable, Iterator
@@ -115,6 +116,8 @@ class Daemon:
         else:
             connection.begin(self.operations)
         self.has_ended = trio.Event()
+        self.ended_slowly = False
+        self._stopped_s = math.inf
         self._in_hand = 0
         self._answered = trio.Event()
         self._scope = trio.CancelScope()
@@ -137,6 +140,7 @@ class Daemon:
                     nursery.cancel_scope.cancel()
                 await self.parts.sources.finish()
             self.parts.close()
+        self.ended_slowly = self.commitlog.clock.monotonic() - self._stopped_s > LONG_S
         self.has_ended.set()
 
     async def handle(self, op: str, arguments: tuple[Any, ...]) -> Any:
@@ -171,6 +175,7 @@ class Daemon:
 
     def stop(self) -> None:
         """End as for `restart`: what was promised is finished."""
+        self._stopped_s = self.commitlog.clock.monotonic()
         self._stops.set()
 
     def kill(self, seed: random.Random) -> frozenset[str]:

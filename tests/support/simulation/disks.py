@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import trio
+from support.simulation.power import Medium, Recorder
 from support.simulation.system_calls import SystemCalls
 from trio.testing import MockClock
 
@@ -67,6 +68,7 @@ class SimulatedDisk:
     path: Path
     clock: SimulatedClock
     random: random.Random
+    medium: Medium
     latency_s: float = LATENCY_S
     """Mean time of a request."""
     fault: int = 0
@@ -181,13 +183,14 @@ class SimulatedDisks(Machine):
         self.clock = clock
         self.segment_size = segment_size
         self.random = seed
-        self.system = SystemCalls(self._room)
+        self.system = SystemCalls(self._room, Recorder(self._medium))
         self.by_path: dict[str, SimulatedDisk] = {}
         self._paths: list[str] = []
 
     def add(self, path: Path) -> SimulatedDisk:
         path.mkdir()
-        disk = self.by_path[str(path)] = SimulatedDisk(path, self.clock, self.random)
+        medium = Medium(path, path.with_name(f"{path.name}.removed"), self.clock.elapsed)
+        disk = self.by_path[str(path)] = SimulatedDisk(path, self.clock, self.random, medium)
         self._paths.append(str(path))
         return disk
 
@@ -197,6 +200,9 @@ class SimulatedDisks(Machine):
         if disk is None:
             return None
         return disk.capacity * self.segment_size, max(0, disk.capacity - disk.used()) * self.segment_size
+
+    def _medium(self, path: str) -> Medium | None:
+        return next((disk.medium for disk in self.by_path.values() if disk.medium.has(path)), None)
 
     def device(self, path: str) -> int:
         """A device number for each disk, as they share the filesystem of their directories."""
@@ -237,7 +243,8 @@ class SimulatedThreads(DiskThreads):
         self._left = 0
         """Calls until it is killed, if `_kill` says how."""
         self._kill: Callable[[], None] | None = None
-        self._calls: dict[DiskNumber, set[_Call]] = {number: set() for number in disks}
+        self._calls: dict[DiskNumber, list[_Call]] = {number: [] for number in disks}
+        """In the order in which they began."""
         self.is_dead = False
 
     async def aside(self, function: Callable[[], T], *, may_be_abandoned: bool = False) -> T:
@@ -254,7 +261,7 @@ class SimulatedThreads(DiskThreads):
         await self._limiters[disk].acquire_on_behalf_of(call)
         if self.is_dead:
             raise _of_the_dead()
-        self._calls[disk].add(call)
+        self._calls[disk].append(call)
         trio.lowlevel.spawn_system_task(self._make, disk, call)
         with trio.CancelScope(shield=not may_be_abandoned):
             await call.ended.wait()
@@ -273,7 +280,7 @@ class SimulatedThreads(DiskThreads):
         except Exception as error:
             call.error = call.error or error
         finally:
-            self._calls[disk].discard(call)
+            self._calls[disk].remove(call)
             self._limiters[disk].release_on_behalf_of(call)
             call.ended.set()
 
@@ -297,7 +304,7 @@ class SimulatedThreads(DiskThreads):
         held = {number for number, calls in self._calls.items() if calls and self._simulated[number].hangs}
         for number in sorted(self._calls):
             disk = self._simulated[number]
-            for call in sorted(self._calls[number], key=lambda call: call.began_s):
+            for call in self._calls[number]:
                 if not disk.error:
                     self._system.make_partly(call.work, seed.choice([0, 0, 1, 2, 3, 100]))
                 call.error = _of_the_dead()

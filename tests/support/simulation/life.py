@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -11,7 +12,7 @@ from support.disk_life import set_aside
 from support.simulation.broker import BROKER_S, Broker
 from support.simulation.daemon import SIZE, Settings
 from support.simulation.disks import LATENCY_S, SimulatedDisk
-from support.simulation.world import World
+from support.simulation.world import PowerCutError, World
 
 from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
@@ -21,6 +22,7 @@ from commitlogfs.mount.daemon.scrub_requests import scrub_verbs
 from commitlogfs.mount.status.document import StatusReport
 from commitlogfs.mount.status.rebalance import plan_report
 from commitlogfs.store.disks.membership import RebalanceMode
+from commitlogfs.store.pool.catalog import NEWEST_KEPT
 from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.segment import parse_segment_name
 from commitlogfs.store.timing import DEFAULT, Pace, Timing
@@ -60,13 +62,17 @@ def slowed(timing: Timing, factor: float) -> Timing:
 
 
 SETTINGS = Settings(slowed(UNHURRIED, 20.0), RetentionRules(interval_s=30.0))
+MONTH = Settings(slowed(UNHURRIED, 400.0), RetentionRules(interval_s=600.0))
+MONTH_EVENTS, MONTH_PACE = 360, 36.0
 
 
 class Life:
     """Run `live` within World.run."""
 
-    def __init__(self, world: World, events: int) -> None:
+    def __init__(self, world: World, events: int, pace: float = 1.0) -> None:
+        """`pace`: factor of the time between what the broker and the operators do."""
         self.world = world
+        self.pace = pace
         self.broker = Broker(world)
         self.events = events
         self.done: Counter[str] = Counter()
@@ -84,6 +90,7 @@ class Life:
             self.a_disk_is_slow: 1,
             self.the_daemon_dies: 2,
             self.the_daemon_dies_at_work: 6,
+            self.the_power_fails: 3,
             self.a_reader_stays: 3,
             self.the_daemon_is_replaced: 1,
             self.a_disk_is_cordoned: 2,
@@ -94,6 +101,7 @@ class Life:
             self.a_disk_is_pulled_out: 1,
             self.the_broker_deletes_nothing: 1,
             self.a_scrub_begins: 1,
+            self.a_segment_rots: 1,
             self.a_rebalancing_begins: 1,
             self.nothing: 4,
         }
@@ -104,12 +112,15 @@ class Life:
             nursery.start_soon(self._delete)
             nursery.start_soon(self._read)
             for _ in range(self.events):
-                await trio.sleep(self.world.random.expovariate(1 / 200.0))
+                await self._wait(self.world.random.expovariate(1 / 200.0))
                 (event,) = self.world.random.choices(list(self.choices), list(self.choices.values()))
                 self.done[event.__name__] += 1
                 nursery.start_soon(event)
             self._is_over = True
         await self._calm_down()
+
+    async def _wait(self, seconds: float) -> None:
+        await trio.sleep(seconds * self.pace)
 
     # --- the broker ----------------------------------------------------------------------------------
 
@@ -119,7 +130,11 @@ class Life:
             deaths, begun_s = self.world.deaths, self.world.clock.elapsed()
             self._ill = {path for path in self.world.paths if not self.world.disks.by_path[path].is_well}
             refused = self.broker.failed_creates
-            made = await self.broker.append()
+            try:
+                made = await self.broker.append()
+            except PowerCutError:
+                await self._begin_again()
+                continue
             took_s = self.world.clock.elapsed() - begun_s
             if made and took_s > BROKER_S and self.world.deaths == deaths:
                 self.world.note(f"segment {self.broker.log.next_index - 1} took {took_s:.1f} s")
@@ -127,20 +142,28 @@ class Life:
             assert made or not is_well, "no segment, although all disks are well"
             is_refused = self.broker.failed_creates > refused and not self.broker.may_be_forced
             assert not (is_refused and could and len(self._ill) < 2), "no segment, although only one disk is ill"
-            await trio.sleep(self.world.random.uniform(10.0, 60.0))
+            await self._wait(self.world.random.uniform(10.0, 60.0))
 
     async def _delete(self) -> None:
         """A broker deletes expired segments beside its appends."""
         while not self._is_over:
-            await trio.sleep(self.world.random.uniform(10.0, 60.0))
+            await self._wait(self.world.random.uniform(10.0, 60.0))
             if self._deletes:
-                await self.broker.expire(KEPT)
+                with suppress(PowerCutError):
+                    await self.broker.expire(KEPT)
 
     async def _read(self) -> None:
         while not self._is_over:
-            await trio.sleep(self.world.random.uniform(20.0, 120.0))
+            await self._wait(self.world.random.uniform(20.0, 120.0))
             if self.broker.log.segments:
-                await self.broker.check(self.world.random.choice(sorted(self.broker.log.segments)))
+                with suppress(PowerCutError):
+                    await self.broker.check(self.world.random.choice(sorted(self.broker.log.segments)))
+
+    async def _begin_again(self) -> None:
+        """The broker is started again, however often the power fails."""
+        while True:
+            with suppress(PowerCutError):
+                return await self.broker.begin_again()
 
     def _takes_segments(self, index: int) -> bool:
         path = self.world.paths[index]
@@ -194,6 +217,12 @@ class Life:
             self.world.kill_at_call(self.world.random.randrange(40))
             await trio.sleep(self.world.random.uniform(0.0, 60.0))
 
+    async def the_power_fails(self) -> None:
+        """In the middle of whatever is under way."""
+        for _ in range(self.world.random.randrange(1, 4)):
+            self.world.kill_at_call(self.world.random.randrange(40), self.world.cut_power)
+            await trio.sleep(self.world.random.uniform(0.0, 60.0))
+
     async def the_daemon_is_replaced(self) -> None:
         await trio.lowlevel.checkpoint()
         self.world.restart()
@@ -204,13 +233,24 @@ class Life:
         if not self.broker.log.segments:
             return
         index = self.world.random.choice(sorted(self.broker.log.segments))
-        expected, seconds = self.broker.log.segments[index], self.world.random.choice([1.0, 100.0, 1500.0])
+        expected, seconds = self.broker.log.contents(index), self.world.random.choice([1.0, 100.0, 1500.0])
         try:
             content = await self.broker.read(index, seconds)
-        except FileNotFoundError:
+        except (FileNotFoundError, PowerCutError):
             return
-        allowed = [None, expected, bytes(SIZE)] if self.broker.may_be_forced else [None, expected]
+        allowed = {None, *expected, *self.broker.log.contents(index)}
+        if self.broker.may_be_forced:
+            allowed.add(bytes(SIZE))
         assert content in allowed, f"an open segment {index} has another content"
+
+    async def a_segment_rots(self) -> None:
+        """One that is read only: at most one in a life, so that no two faults meet in a segment."""
+        await trio.lowlevel.checkpoint()
+        sealed = sorted(self.broker.log.segments)[:-NEWEST_KEPT]
+        if sealed and self.world.is_serving and not self.broker.log.rotten:
+            index = self.world.random.choice(sealed)
+            if self.broker.let_rot(index):
+                self.world.note(f"segment {index} rots")
 
     async def nothing(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -239,14 +279,14 @@ class Life:
     async def a_disk_is_cordoned(self) -> None:
         disk = self._some_disk()
         await self.command("disk-cordon", disk=str(disk.path), reason="")
-        await trio.sleep(self.world.random.uniform(10.0, 1000.0))
+        await self._wait(self.world.random.uniform(10.0, 1000.0))
         await self.command("disk-uncordon", disk=str(disk.path))
 
     async def a_disk_is_drained(self) -> None:
         disk = self._some_disk()
         mode = self.world.random.choice(["copy", "copy", "expiry", "failing"])
         await self.command("disk-drain", disk=str(disk.path), mode=mode)
-        await trio.sleep(self.world.random.choice([1.0, 20.0, 300.0, 1500.0]))
+        await self._wait(self.world.random.choice([1.0, 20.0, 300.0, 1500.0]))
         await self.command("disk-cancel", disk=str(disk.path))
 
     async def a_disk_joins(self) -> None:
@@ -266,7 +306,7 @@ class Life:
             return
         disk = self._some_disk()
         await self.command("disk-drain", disk=str(disk.path), mode="copy")
-        await trio.sleep(self.world.random.choice([20.0, 300.0]))
+        await self._wait(self.world.random.choice([20.0, 300.0]))
         if await self.command("disk-leave", disk=str(disk.path)):
             self.world.paths.remove(str(disk.path))
             await trio.sleep(self.world.random.choice([0.01, 1.0]))
@@ -276,12 +316,12 @@ class Life:
         """As commitlogfs disk offline and disk online do it."""
         disk = self._some_disk()
         await self.command("disk-cordon", disk=str(disk.path), reason="")
-        await trio.sleep(200.0)
+        await self._wait(200.0)
         if await self.command("disk-offline", disk=str(disk.path)):
             self.world.restart()
-        await trio.sleep(self.world.random.uniform(10.0, 1000.0))
+        await self._wait(self.world.random.uniform(10.0, 1000.0))
         await self.command("disk-online", disk=str(disk.path))
-        await trio.sleep(30.0)
+        await self._wait(30.0)
         await self.command("disk-uncordon", disk=str(disk.path))
 
     async def a_disk_is_pulled_out(self) -> None:
@@ -291,7 +331,7 @@ class Life:
         disk.pull_out()
         self._ill.add(str(disk.path))
         self.world.note(f"{disk.path.name} is pulled out")
-        await trio.sleep(self.world.random.choice([1.0, 30.0, 400.0]))
+        await self._wait(self.world.random.choice([1.0, 30.0, 400.0]))
         disk.put_back()
         self.world.note(f"{disk.path.name} is back")
 
@@ -300,7 +340,7 @@ class Life:
         self._deletes, self.broker.may_be_forced = False, True
         for index in range(len(self.world.paths)):
             self.world.disk(index).shrink(SMALL)
-        await trio.sleep(self.world.random.uniform(500.0, 2000.0))
+        await self._wait(self.world.random.uniform(500.0, 2000.0))
         self._deletes = True
 
     async def a_scrub_begins(self) -> None:
@@ -308,7 +348,7 @@ class Life:
 
     async def a_rebalancing_begins(self) -> None:
         await self.command("rebalance-start", mode=self.world.random.choice(["placement", "copy"]))
-        await trio.sleep(self.world.random.uniform(10.0, 1000.0))
+        await self._wait(self.world.random.uniform(10.0, 1000.0))
         await self.command("rebalance-cancel")
 
     # --- afterwards ----------------------------------------------------------------------------------
@@ -321,29 +361,39 @@ class Life:
             self.world.answer(disk)
         self.world.restart()  # one may have been refused while a disk held the daemon
         for verb in ("disk-online", "disk-stay", "disk-cancel", "disk-uncordon"):
-            await trio.sleep(60.0)
+            await self._wait(60.0)
             for path in self.world.paths:
                 await self.command(verb, disk=path)
         await self.command("rebalance-cancel")
-        await trio.sleep(CALM_S)
+        await self._wait(CALM_S)
         assert not self.world.serving.commitlog.missing
         for _ in range(5):
             assert await self.broker.append(), "no segment, although everything is well"
         for served in self.world.serving.commitlog.disks.values():
             assert served.reported_state.value == "rw", (served.path, served.reported_state)
         await self.broker.expire(KEPT)
-        await trio.sleep(60.0)
-        damaged = [segment.name for segment, _ in self.world.serving.parts.verdicts.present()]
-        assert not damaged, f"reported as damaged: {damaged}"
+        await self._wait(60.0)
+        await self._scrub()
+        damaged = {segment.base_offset // SIZE for segment, _ in self.world.serving.parts.verdicts.present()}
+        rotten = self.broker.log.rotten.keys() & self.broker.log.segments.keys()
+        assert damaged == rotten, f"reported as damaged: {sorted(damaged)}, and rotten are {sorted(rotten)}"
         listed = {segment.base_offset // SIZE for segment in self.world.serving.commitlog.listed()}
         astray = listed - self.broker.log.segments.keys() - self.broker.log.may_return
         assert not astray, f"listed, although they were removed: {sorted(astray)}"
         for index in sorted(self.broker.log.segments):
             await self.broker.check(index)
-            content = self.broker.log.segments.get(index)
-            assert content is None or await self.broker.read(index) == content
+            contents = self.broker.log.contents(index)
+            assert not contents or await self.broker.read(index) in contents
         assert self.broker.slowest_create_s < BROKER_S
         await self.broker.close()
+
+    async def _scrub(self) -> None:
+        """Read everything once more, and wait for the end."""
+        for _ in range(2):  # the first one may have been under way
+            await self.command("scrub-start")
+            with trio.fail_after(7200.0):
+                while self.world.serving.parts.scrub.is_active:  # noqa: ASYNC110 - simulated time
+                    await trio.sleep(30.0)
 
 
 def _shown(fields: dict[str, object]) -> str:
@@ -380,5 +430,5 @@ def require_right_disks(life: Life) -> None:
     # What was removed while its disk was away is back with that disk.
     returned = [index for index in found if index not in known and str(found[index].parent) not in absent_once]
     assert not returned, f"returned: {returned}"
-    for index, content in log.segments.items():
-        assert found[index].read_bytes() == content, f"segment {index} has another content on its disk"
+    for index in log.segments:
+        assert found[index].read_bytes() in log.contents(index), f"segment {index} has another content on its disk"

@@ -56,6 +56,10 @@ class OpeningKernel(Kernel):
         return self.opened[inode] > 0
 
 
+class PowerCutError(Exception):
+    """The machine has lost its power, and with it the process that waited for this answer."""
+
+
 class World:
     """The machine. `simulate` makes it, and its task calls `run`."""
 
@@ -69,6 +73,9 @@ class World:
         """The disks that the configuration names."""
         self.daemon: Daemon | None = None
         self.deaths = 0
+        self.power_cuts = 0
+        self.slow_endings = 0
+        """Daemons that were to end, and had to wait for a disk."""
         self.absent_once: set[str] = set()
         """Paths of disks that a daemon has not served at some time."""
         self.trace: list[str] = []
@@ -138,7 +145,7 @@ class World:
                 )
             except PoolError as error:
                 self.note(f"refused: {error}")
-                if self._table_fd is None:
+                if self._table_fd is None and not self.power_cuts:
                     raise
                 await trio.sleep(REFUSED_S)
                 continue
@@ -150,6 +157,7 @@ class World:
             self.note(f"serves {len(daemon.commitlog.disks)} disks, {len(daemon.commitlog.catalog)} segments")
             self._serving.set()
             await daemon.run(self._stop_taking)
+            self.slow_endings += daemon.ended_slowly
             self._close_descriptors()
             await trio.sleep(START_S)
 
@@ -189,11 +197,11 @@ class World:
             self.note("restart")
             self.serving.stop()
 
-    def kill_at_call(self, calls: int) -> None:
-        """Kill the present daemon in the middle of a call for a disk: of the first one that a disk answers, with
-        `calls` 0."""
+    def kill_at_call(self, calls: int, kill: Callable[[], None] | None = None) -> None:
+        """Kill the present daemon, or call `kill`, in the middle of a call for a disk: of the first one that a disk
+        answers, with `calls` 0."""
         if self._serving.is_set():
-            self.serving.threads.kill_at_call(calls, self.kill)
+            self.serving.threads.kill_at_call(calls, kill or self.kill)
 
     def kill(self) -> None:
         if not self._serving.is_set():
@@ -205,17 +213,40 @@ class World:
         self._held |= held
         self.note(f"killed; held by {sorted(Path(path).name for path in held)}")
 
+    def cut_power(self) -> None:
+        """All processes end, and what is not on the media is gone. Disks that hung answer afterwards. Not while a
+        disk is pulled out, whose medium lies elsewhere."""
+        if any(disk.is_away for disk in self.disks.by_path.values()):
+            return
+        self.kill()
+        for path in self.disks.by_path.values():
+            self.answer(path)
+            path.medium.cut_power(self.random)
+        if self._table_fd is not None:
+            os.close(self._table_fd)
+            self._table_fd = None
+        self.kernel.opened.clear()
+        self.power_cuts += 1
+        self.note("the power fails")
+
+    def require_power(self, power_cuts: int) -> None:
+        """Raises PowerCutError unless their number is still the same."""
+        if self.power_cuts != power_cuts:
+            raise PowerCutError
+
     # --- requests ------------------------------------------------------------------------------------
 
     async def request(self, op: str, *arguments: Any) -> Any:
-        """The answer of a handler, of whichever daemon gives it. Raises FUSEError."""
-        was_sent = False
+        """The answer of a handler, of whichever daemon gives it. Raises FUSEError, PowerCutError."""
+        was_sent, power_cuts = False, self.power_cuts
         while True:
             await self._serving.wait()
+            self.require_power(power_cuts)
             daemon, answer = self.serving, _Answer()
             assert self._nursery is not None
             self._nursery.start_soon(self._ask, daemon, op, arguments, was_sent, answer)
             await _first_of(answer.is_there, daemon.has_ended)
+            self.require_power(power_cuts)
             if answer.error is not None:
                 raise answer.error
             if answer.is_there.is_set():
