@@ -30,6 +30,7 @@ from commitlogfs.store.disks.identity import has_room_beside
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, PoolError, SegmentChangedError, SegmentUnreadableError, StoreError
 from commitlogfs.store.events import log_event
+from commitlogfs.store.files.attributes import mtime_of
 from commitlogfs.store.moves.throttle import chunk_bytes
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -245,8 +246,6 @@ class Scrub:
         self._reads = SingleCalls(threads)
         self.latest = NOTHING.run
         """The present run, or the latest one."""
-        self._credible_s = self._clock.monotonic()
-        """Monotonic time at which the recorded end was last ahead of the clock by an interval at most."""
 
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
@@ -292,15 +291,30 @@ class Scrub:
 
     def next_s(self) -> float | None:
         """When the next run is due by the schedule, apart from the window; None if none is."""
-        now_s, monotonic_s = self._now_s(), self._clock.monotonic()
-        ended_s: float = max(worker.progress.ended_s for worker in self._workers.values())
-        if ended_s <= now_s + self.rules.every_s:
-            self._credible_s = monotonic_s
-        else:
-            # The clock was wrong then, or is now and may soon be right again. So none is due at once, and the
-            # schedule counts from the moment when that was found.
-            ended_s = now_s - (monotonic_s - self._credible_s)
-        return self.rules.next_s(ended_s)
+        now_s, every_s, ends_s = self._now_s(), self.rules.every_s, self._ends_s()
+        credible = [ended_s for ended_s in ends_s if ended_s <= now_s + every_s]
+        if credible or self._is_clock_behind(now_s + every_s):
+            return self.rules.next_s(max(credible or ends_s))
+        return self.rules.next_s(now_s - every_s)  # the records are wrong; the run that is due now rights them
+
+    def _ends_s(self) -> list[int]:
+        """When the latest run has ended on the disks that can record it. The others count only if there is no such
+        disk: each daemon reads them again, and their ends would begin the interval anew."""
+        workers = self._workers.values()
+        recording = [worker for worker in workers if not worker.disk.forbids_writes]
+        return [worker.progress.ended_s for worker in recording or workers]
+
+    def _is_clock_behind(self, latest_s: float) -> bool:
+        """Whether the log shows that the clock is wrong now: both the oldest segment and the newest one that a run
+        would read were changed after `latest_s`.
+
+        A broker that writes before the clock is right changes neither of them. After a time with a clock that was
+        ahead, the newer one has a right time as soon as the broker has made some more segments. False for an empty
+        log: it has nothing to read.
+        """
+        catalog = self._commitlog.catalog
+        witnesses = catalog.oldest(1) + catalog.newest(NEWEST_KEPT + 1)[:1]
+        return bool(witnesses) and all(mtime_of(one.attributes) / 1e9 > latest_s for one in witnesses)
 
     def figures(self) -> dict[DiskNumber, DiskFigures]:
         return {number: self._figures(worker) for number, worker in self._workers.items()}
@@ -450,7 +464,7 @@ class Scrub:
 
     def is_due(self) -> bool:
         """Whether the schedule begins a run now."""
-        now_s, next_s = self._now_s(), self.next_s()
+        next_s, now_s = self.next_s(), self._now_s()
         if self.is_active or next_s is None or now_s < next_s or not self.rules.is_open(now_s):
             return False
         return self._end() > 0

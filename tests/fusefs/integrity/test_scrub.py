@@ -230,20 +230,17 @@ def test_one_after_a_wrong_clock_has_the_right_times(parts: Parts, *, is_cancell
             first_s = scrub.latest.begun_s
             daemon.busy.update(parts.commitlog.disks)
             daemon.now_s = NOW_S
-            await daemon.stays(active=False)
-            assert scrub.next_s() == pytest.approx(NOW_S + HOUR_S, abs=60)
-            daemon.elapse(HOUR_S)
             await until(lambda: scrub.latest.begun_s != first_s)
-            assert scrub.latest.begun_s == NOW_S + HOUR_S
+            assert scrub.latest.begun_s == NOW_S
             if is_cancelled:
                 await scrub.change(Command.CANCEL, 0)
             daemon.busy.clear()
             await daemon.ended()
-            assert scrub.completed_s() == NOW_S + (YEAR_S if is_cancelled else HOUR_S)
-            assert scrub.next_s() == NOW_S + 2 * HOUR_S
+            assert scrub.completed_s() == NOW_S + (YEAR_S if is_cancelled else 0)
+            assert scrub.next_s() == NOW_S + HOUR_S
             await daemon.stays(active=False)
-            daemon.elapse(HOUR_S)
-            await until(lambda: scrub.completed_s() == NOW_S + 2 * HOUR_S)
+            daemon.now_s += HOUR_S
+            await until(lambda: scrub.completed_s() == NOW_S + HOUR_S)
 
     trio.run(run)
 
@@ -327,7 +324,7 @@ def test_an_incomplete_one_shows_no_completion_in_the_future(parts: Parts) -> No
     trio.run(run)
 
 
-@pytest.mark.parametrize(("ahead_s", "next_s"), [(HOUR_S, 2 * HOUR_S), (HOUR_S + 1, HOUR_S)])
+@pytest.mark.parametrize(("ahead_s", "next_s"), [(HOUR_S, 2 * HOUR_S), (HOUR_S + 1, 0)])
 def test_a_first_start_in_the_future_delays_by_an_interval_at_most(
     parts: Parts, ahead_s: float, next_s: float
 ) -> None:
@@ -337,8 +334,160 @@ def test_a_first_start_in_the_future_delays_by_an_interval_at_most(
     async def run() -> None:
         async with daemon.running() as scrub:
             daemon.now_s = NOW_S
-            assert not scrub.is_due()
-            assert scrub.next_s() == pytest.approx(NOW_S + next_s, abs=60)
+            assert scrub.next_s() == NOW_S + next_s
+            assert scrub.is_due() is (next_s == 0)
+
+    trio.run(run)
+
+
+WEEK_S = 7 * DAY_S
+
+
+async def runs_of_boots(parts: Parts, now_s: float, apart_s: float, boots: int) -> set[float]:
+    """When scrubs were begun by daemons that each serve for a while, with a schedule of a week."""
+    begun_s = set[float]()
+    for boot in range(boots):
+        booted = Daemon(parts, ScrubRules(WEEK_S, RATE), now_s + boot * apart_s)
+        async with booted.running() as scrub:
+
+            def is_at_rest(scrub: Scrub = scrub) -> bool:
+                if not scrub.is_loaded or scrub.is_active or scrub.is_due():
+                    return False
+                writable = [disk for disk in parts.commitlog.disks.values() if not disk.is_read_only]
+                records = [read_progress(disk.dirfd) for disk in writable]
+                return all(one.run == scrub.latest and one.ended_s for one in records)
+
+            await until(is_at_rest)
+            if scrub.latest.begun_s:
+                begun_s.add(scrub.latest.begun_s)
+    return begun_s
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_restarts_do_not_delay_the_one_after_a_wrong_clock(parts: Parts, *, has_run: bool) -> None:
+    """The clock was a year ahead when a run ended, or at the first start. Each later daemon serves for six days."""
+    daemon = Daemon(parts, ScrubRules(WEEK_S, RATE), NOW_S + YEAR_S)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            if has_run:
+                await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: are_recorded(parts, NOW_S + YEAR_S))
+        begun_s = await runs_of_boots(parts, NOW_S, 6 * DAY_S, 4)
+        assert begun_s == {NOW_S, NOW_S + 12 * DAY_S}
+
+    trio.run(run)
+
+
+def date(parts: Parts, index: int, changed_s: float) -> None:
+    """Let a segment have been changed at this time."""
+    os.utime(place(parts, index), (changed_s, changed_s))
+    trio.run(parts.attributes.refresh, segment(parts, index))
+
+
+@pytest.mark.parametrize(
+    ("future", "is_due"),
+    [
+        ([], True),
+        ([6, 7, 8], True),
+        ([5, 6, 7, 8], True),
+        ([0, 1, 2, 3, 4], True),
+        ([0, 1, 2, 3, 4, 5], False),
+        (range(COUNT), False),
+    ],
+)
+def test_an_end_in_the_future_is_wrong_unless_segments_are_there_too(
+    parts: Parts, future: list[int], *, is_due: bool
+) -> None:
+    """If the oldest segment and the newest one that a run would read are there, the clock is wrong."""
+    for index in range(COUNT):
+        date(parts, index, NOW_S + (YEAR_S if index in future else -DAY_S))
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE), NOW_S + YEAR_S)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            daemon.busy.update(parts.commitlog.disks)
+            daemon.now_s = NOW_S
+            assert scrub.next_s() == NOW_S + (0 if is_due else YEAR_S + HOUR_S)
+            assert scrub.is_due() is is_due
+
+    trio.run(run)
+
+
+def test_a_broker_that_writes_in_1970_makes_none_due(parts: Parts) -> None:
+    """It starts before the clock is right, and changes the newest segments."""
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE))
+    for index in range(SEALED, COUNT):
+        date(parts, index, 20.0)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            daemon.now_s = 30.0
+            await daemon.stays(active=False)
+            assert scrub.next_s() == NOW_S + HOUR_S
+
+    trio.run(run)
+
+
+def test_an_empty_log_is_never_due(workdir: Path) -> None:
+    with open_parts(workdir, clock=SetClock(), timing=replace(PATIENT, scrub=TIMES)) as parts:
+        daemon = Daemon(parts, ScrubRules(HOUR_S, RATE), NOW_S + YEAR_S)
+
+        async def run() -> None:
+            async with daemon.running() as scrub:
+                await until(lambda: are_recorded(parts, NOW_S + YEAR_S))
+                daemon.now_s = NOW_S
+                assert scrub.next_s() == NOW_S
+                await daemon.stays(active=False)
+
+        trio.run(run)
+
+
+@pytest.mark.parametrize("read_only", [{1}, {1, 2, 3}])
+def test_disks_that_keep_a_wrong_end_cause_one_surplus_run(parts: Parts, read_only: set[int]) -> None:
+    """They have ended the run of a wrong clock before they turn read-only. On others, it ends at the right time."""
+    daemon = Daemon(parts, ScrubRules(HOUR_S, RATE), NOW_S + YEAR_S)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            writable = {number for number in parts.commitlog.disks if number not in read_only}
+            daemon.busy.update(writable)
+            await scrub.begin(RATE, follows_chains=False)
+            kept = [disk for number, disk in parts.commitlog.disks.items() if number in read_only]
+            await until(lambda: all(read_progress(disk.dirfd).ended_s for disk in kept))
+            for disk in kept:
+                disk.is_read_only = True
+            daemon.now_s = NOW_S
+            daemon.busy.clear()
+            await until(lambda: not scrub.is_active and not scrub.is_due())
+            assert scrub.latest.begun_s == NOW_S + (YEAR_S if writable else 0)
+            assert scrub.next_s() == NOW_S + HOUR_S
+            latest = scrub.latest
+            await daemon.stays(active=False)
+            assert scrub.latest == latest
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_disk_that_cannot_record_does_not_delay_the_next(parts: Parts, *, has_run: bool) -> None:
+    """Each daemon reads it again, or knows no other start for it than its own."""
+    daemon, first = Daemon(parts, ScrubRules(WEEK_S, RATE), NOW_S - DAY_S), parts.commitlog.disks[DiskNumber(1)]
+    first.is_read_only = not has_run
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            if has_run:
+                await scrub.begin(RATE, follows_chains=False)
+                await until(lambda: are_recorded(parts, NOW_S - DAY_S))
+            first.is_read_only = True
+            others = [disk for disk in parts.commitlog.disks.values() if disk is not first]
+            await until(lambda: all(read_progress(disk.dirfd).ended_s for disk in others))
+            daemon.now_s = NOW_S
+            if has_run:
+                await scrub.begin(RATE, follows_chains=False)
+        begun_s = await runs_of_boots(parts, NOW_S, 6 * DAY_S, 4)
+        assert begun_s == ({NOW_S, NOW_S + 12 * DAY_S} if has_run else {NOW_S + 6 * DAY_S, NOW_S + 18 * DAY_S})
 
     trio.run(run)
 
