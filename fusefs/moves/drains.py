@@ -69,9 +69,11 @@ class Drains:
         self._changed = trio.Event()
 
     async def announce_end(self) -> None:
-        """A drain or rebalance has ended. Afterwards nothing is moved for it any more."""
+        """A drain or rebalance has ended. Afterwards nothing is moved for it any more, unless a disk takes longer
+        than MemberTiming.record_s for a change of names."""
         self.announce()
-        await self._mover.end_of_publishing()
+        with trio.move_on_after(self._commitlog.timing.members.record_s):
+            await self._mover.end_of_publishing()
 
     async def run(self, otherwise: Callable[[], Awaitable[bool]]) -> None:
         """Until cancelled. `otherwise` is called when no drain has a segment to move now; it returns whether it has

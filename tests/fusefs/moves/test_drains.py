@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from support.pooled import SIZE, Parts, make, open_parts
 from support.waiting import until
 
 from commitlogfs.fusefs.moves.drains import Drains
+from commitlogfs.mount.location.control_client import PEER_TIMEOUT_S
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
+from commitlogfs.store.timing import DEFAULT
 
 COUNT = 8
 DRAINED = DiskNumber(1)
@@ -116,6 +119,26 @@ def test_what_ends_it_before_a_copy_gets_its_name_is_seen(workdir: Path, change:
         trio.run(task)
         assert log.catalog.count_on_disk(DRAINED) == 3
         assert list(log.others) == []
+
+
+def test_a_disk_that_hangs_delays_the_end_of_one_for_a_limited_time(workdir: Path) -> None:
+    """A change of names on it has the lock. The peer has waited for the record of the end already."""
+    with open_parts(workdir, timing=DEFAULT) as parts:
+
+        async def hold_lock(task_status: trio.TaskStatus[None]) -> None:
+            async with parts.changes.lock:
+                task_status.started()
+                await trio.sleep_forever()
+
+        async def task() -> None:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(hold_lock)
+                with trio.move_on_after(PEER_TIMEOUT_S - DEFAULT.members.record_s) as patience:
+                    await parts.drains.announce_end()
+                assert not patience.cancelled_caught
+                nursery.cancel_scope.cancel()
+
+        trio.run(task, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
 def test_a_segment_whose_name_is_in_flight_is_not_movable(workdir: Path) -> None:

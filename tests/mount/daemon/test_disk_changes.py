@@ -16,7 +16,9 @@ from support.waiting import PATIENCE_S, until
 from commitlogfs.fusefs.disks.disk_checks import DiskChecks
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
-from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
+from commitlogfs.mount.daemon.rebalance_changes import RebalanceChanges
+from commitlogfs.mount.status.document import StatusReport
+from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode, Rebalance, RebalanceMode
 from commitlogfs.store.files.allocate import Published
 from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.timing import ChecksumTiming, DaemonTiming, Pace, ScrubTiming
@@ -167,3 +169,45 @@ def test_a_drain_is_cancelled_when_no_segment_moves_any_more(
 
         trio.run(task)
         assert answers == [log.catalog.count_on_disk(LEAVING)]
+
+
+def _cancel_drain(parts: Parts) -> Awaitable[Any]:
+    parts.commitlog.record_membership(parts.commitlog.membership.draining(LEAVING, Drain(1, DrainMode.COPY)))
+    return DiskChanges(parts, FormerDaemons()).verbs()["disk-cancel"]({"disk": str(LEAVING)})
+
+
+def _cancel_rebalance(parts: Parts) -> Awaitable[Any]:
+    commitlog = parts.commitlog
+    commitlog.record_membership(commitlog.membership.rebalancing(Rebalance(1, RebalanceMode.COPY, FAST)))
+    report = StatusReport.__new__(StatusReport)  # a cancellation asks for none
+    return RebalanceChanges(parts, report).verbs()["rebalance-cancel"]({})
+
+
+@pytest.mark.parametrize(
+    ("cancel", "event"), [(_cancel_drain, "drain_ended"), (_cancel_rebalance, "rebalance_cancelled")]
+)
+def test_a_cancellation_is_logged_although_a_disk_delays_its_answer(
+    workdir: Path, caplog: pytest.LogCaptureFixture, cancel: Callable[[Parts], Awaitable[Any]], event: str
+) -> None:
+    """The order has taken effect, and its peer may wait no longer."""
+
+    def is_logged() -> bool:
+        return event in {record.__dict__.get("event") for record in caplog.records}
+
+    async def task(parts: Parts) -> None:
+        answers: list[dict[str, Any]] = []
+
+        async def answer() -> None:
+            answers.append(await cancel(parts))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.member_records.run)
+            async with trio.open_nursery() as asking, parts.changes.lock:
+                asking.start_soon(answer)
+                await until(is_logged)
+                assert not answers
+            assert [one["changed"] for one in answers] == [True]
+            nursery.cancel_scope.cancel()
+
+    with open_parts(workdir) as parts, caplog.at_level("INFO"):
+        trio.run(task, parts)
