@@ -84,15 +84,15 @@ class Invalidation:
         Some of them may be sent again after a child that has died. The kernel answers that it does not know the
         name, or drops a dentry that it can look up again.
         """
-        logged = ""
+        logged = set[str]()
         while True:
             try:
                 return await trio.to_thread.run_sync(_send, device, messages, abandon_on_cancel=True)
-            except OSError as error:
+            except (OSError, RuntimeError) as error:  # RuntimeError: no thread could be started
                 reason = str(error)
-            if reason != logged:
+            if reason not in logged:
                 log_event(log, logging.WARNING, "names_not_forgotten", reason=reason)
-                logged = reason
+                logged.add(reason)
             await trio.sleep(self._retry_s)
 
 

@@ -90,6 +90,28 @@ def test_names_that_no_process_has_sent_are_sent_later(
     assert attempts == [ALL] * (len(failures) + 1)
 
 
+def test_names_are_sent_later_if_no_thread_can_be_started(
+    received: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The machine, or the daemon's user, has as many processes as it may have."""
+    run_sync, failures = trio.to_thread.run_sync, [RuntimeError("can't start new thread")]
+
+    async def run_sync_later(*arguments: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await run_sync(*arguments, **options)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync_later)
+
+    async def main() -> None:
+        async with served(*NAMES) as names:
+            await names.sent()
+            assert os.read(received, 4096) == ALL
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert [record.__dict__["fields"]["reason"] for record in caplog.records] == ["can't start new thread"]
+
+
 def test_names_keep_their_order_after_a_failure(received: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_first(monkeypatch, NO_PROCESS)
 
@@ -106,10 +128,10 @@ def test_names_keep_their_order_after_a_failure(received: int, monkeypatch: pyte
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_an_attempt_whose_reason_is_the_same_is_logged_once(
+def test_each_reason_of_failed_attempts_is_logged_once(
     received: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fail_first(monkeypatch, NO_PROCESS, NO_PROCESS, NO_PROCESS, -9)
+    fail_first(monkeypatch, NO_PROCESS, NO_PROCESS, -9, NO_PROCESS, -9)
 
     async def main() -> None:
         async with served(NAMES[0]) as names:
