@@ -292,13 +292,14 @@ def locate_parts(
 ) -> tuple[slice, slice, slice]:
     """Places of body, topic and properties in a record. Of it, only the lengths of topic and properties are read.
 
-    Raises DamagedRecordError if the parts do not add up to the record's size.
+    Raises DamagedRecordError if the parts do not add up to the record's size, or if `read` returns fewer bytes.
     """
     return _Reader(read, total_size, body_at).parts(magic, body_length)
 
 
 class _Reader:
-    """Reads the fields of one record one after the other. Raises DamagedRecordError if one does not fit into it."""
+    """Reads the fields of one record one after the other. Raises DamagedRecordError if one does not fit into it, or
+    if not all of its bytes are there."""
 
     def __init__(self, read: Callable[[slice], bytes], size: int, position: int = 0) -> None:
         self._read = read
@@ -315,7 +316,10 @@ class _Reader:
         return slice(begin, end)
 
     def take(self, length: int, what: str) -> bytes:
-        return self._read(self.skip(length, what))
+        taken = self._read(self.skip(length, what))
+        if len(taken) < length:
+            raise DamagedRecordError(f"a damaged record: {len(taken)} of the {length} bytes of a {what} are there")
+        return taken
 
     def parts(self, magic: int, body_length: int) -> tuple[slice, slice, slice]:
         """Places of body, topic and properties, with which the record ends."""

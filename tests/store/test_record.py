@@ -213,6 +213,16 @@ def test_parts_are_located_by_their_lengths_only(magic: int) -> None:
     assert b"".join(raw[place] for place in places) == (b"\x09" if magic == V1 else b"\0\x09") + b"\0\x17"
 
 
+@pytest.mark.parametrize("magic", [V1, V2])
+def test_a_length_that_is_not_there_is_a_damage(magic: int) -> None:
+    """A segment may have become shorter than it was when its read began."""
+    raw = make_record(AT, magic=magic)
+    topic_at = 88 + len(b"hello")
+    for end in (topic_at, topic_at + 1, len(raw) - 24):
+        with pytest.raises(DamagedRecordError, match=r"bytes of a .* are there"):
+            locate_parts(raw[:end].__getitem__, len(raw), magic, 88, len(b"hello"))
+
+
 def test_no_single_flipped_bit_raises_anything_else():
     raw = make_record(AT, magic=V2, born=("::1", 5), property_crc=True)
     for position in range(len(raw)):
