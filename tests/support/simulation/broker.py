@@ -50,7 +50,7 @@ class Log:
     next_index: int = 0
 
     def contents(self, index: int) -> set[bytes]:
-        """What a segment may contain."""
+        """The content of a segment, with a byte that has rotted and without it."""
         return {content for content in (self.segments.get(index), self.rotten.get(index)) if content is not None}
 
 

@@ -1,4 +1,4 @@
-"""What of a simulated disk's changes is on its medium, and what a power cut leaves of the others.
+"""The media of simulated disks, and power cuts, which undo changes that are not on the medium yet.
 
 As on ext4 and xfs: names, sizes and attributes get there in the order of the changes (a journal), and a sync of a
 file commits all changes up to the last one of that file. Content gets there in any order, sector by sector, and a
@@ -18,10 +18,10 @@ from commitlogfs.store import _syscalls
 
 SECTOR: Final = 512
 WRITTEN_BACK_S: Final = 35.0
-"""What is older is on the medium: dirty pages expire after 30 s (vm.dirty_expire_centisecs), and a journal commits
+"""Older changes are on the medium: dirty pages expire after 30 s (vm.dirty_expire_centisecs), and a journal commits
 after 5 s."""
 
-# What the product calls is replaced while a simulation runs; these are the real ones.
+# The functions of `os` are replaced while a simulation runs; these are the real ones.
 _link, _rename, _unlink, _mkdir, _rmdir = os.link, os.rename, os.unlink, os.mkdir, os.rmdir
 _setxattr, _removexattr, _utime, _truncate = os.setxattr, os.removexattr, os.utime, os.truncate
 _pread, _pwrite = os.pread, os.pwrite
@@ -48,7 +48,7 @@ class _Sector:
 
 
 class Medium:
-    """That of one disk."""
+    """The medium of one disk."""
 
     def __init__(self, root: Path, removed: Path, now_s: Callable[[], float]) -> None:
         """`root` is the disk's directory. Files without a name that a power cut may give their name again lie in
