@@ -104,7 +104,13 @@ class Parts:
             machine,
         )
         self.checksums = Checksums(
-            commitlog, self.threads, observer, self.mover.is_working_on, self.sources.is_written_to, machine
+            commitlog,
+            self.threads,
+            observer,
+            self.mover.is_working_on,
+            self.sources.is_written_to,
+            self.lost_writes.may_lack_writes,
+            machine,
         )
         self.scrub = Scrub(
             commitlog,

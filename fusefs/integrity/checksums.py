@@ -121,10 +121,12 @@ class Checksums:
         observer: Observer,
         gives_way: Callable[[DiskNumber], bool],
         is_written_to: Callable[[Segment], bool],
+        may_lack_writes: Callable[[Segment], bool],
         machine: Machine = THIS_MACHINE,
     ) -> None:
         """`gives_way` returns whether more urgent work is done on a disk, such as a move. `is_written_to` returns
-        whether a process is known to append to a segment."""
+        whether a process is known to append to a segment. `may_lack_writes` returns whether memory, which is hashed,
+        may have more of a segment than its disk."""
         self._commitlog = commitlog
         self._clock = commitlog.clock
         self._timing = commitlog.timing.checksums
@@ -132,6 +134,7 @@ class Checksums:
         self._observer = observer
         self._gives_way = gives_way
         self._is_written_to = is_written_to
+        self._may_lack_writes = may_lack_writes
         self._workers = {number: _Worker(disk, commitlog, machine) for number, disk in commitlog.disks.items()}
 
     async def run(self) -> None:
@@ -220,7 +223,9 @@ class Checksums:
     def _may_compute(self, segment: Segment) -> bool:
         if not self._is_well(self._commitlog.disk_of(segment)):
             return False
-        return self._commitlog.catalog.is_settled(segment) and not self._is_written_to(segment)
+        if self._is_written_to(segment) or self._may_lack_writes(segment):
+            return False
+        return self._commitlog.catalog.is_settled(segment)
 
     @staticmethod
     def _is_well(disk: Disk) -> bool:

@@ -166,10 +166,13 @@ class LostWrites:
             self._verdicts.record_found(segment, verdict, is_recorded=False)
 
     async def settle(self, segment: Segment) -> None:
-        """The verdict on a segment was cleared: its disk's cordon does not recall it any more, and its syncs can
-        succeed again."""
+        """The verdict on a segment was cleared: its disk's cordon does not recall it any more, its syncs can succeed
+        again, and reads show it as the disk has it."""
         self._forget_failed_sync(segment)
         disk, reason = self._commitlog.disk_of(segment), _reason_for(segment)
+        forget = partial(lost_writes.forget_memory, disk.dirfd, segment.name, segment.ino)
+        with contextlib.suppress(TimeoutError, OSError):
+            await self._threads.run_within(disk.number, self._commitlog.timing.requests.stat_s, forget)
         await self._member_records.change_reason(disk, reason, f"had {reason}")
 
     def _forget_failed_sync(self, file: Segment) -> None:

@@ -43,6 +43,15 @@ def open_watch(dirfd: int, name: bytes, ino: int) -> int:
     return safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
 
 
+def forget_memory(dirfd: int, name: bytes, ino: int) -> None:
+    """Let reads of a file ask its disk again. Pages that a process has mapped stay. Raises OSError."""
+    fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
+    try:
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)
+
+
 def require_written(watch: int) -> None:
     """Raises OSError if a write has failed since the last call; each failure once. Does not block: it waits for no
     page, because the range lies behind the file."""

@@ -68,12 +68,14 @@ class Background:
         self.parts = parts
         self.busy: set[DiskNumber] = set()
         self.written_to: set[bytes] = set()
+        self.lacking: set[bytes] = set()
         self.checksums = WatchedChecksums(
             parts.commitlog,
             parts.threads,
             SilentObserver(),
             lambda number: number in self.busy,
             lambda file: file.name in self.written_to,
+            lambda file: file.name in self.lacking,
         )
 
     def require(self, expected: set[int], has_worked: Callable[[], bool] = lambda: True) -> None:
@@ -137,6 +139,15 @@ def test_a_segment_that_is_appended_to_gets_none(parts: Parts) -> None:
     background = Background(parts)
     background.written_to = {name_of(2)}
     background.require(set(range(SEALED)) - {2})
+
+
+def test_one_whose_disk_lacks_writes_gets_none_before_its_verdict_is_cleared(parts: Parts) -> None:
+    """Memory has them, so the checksum would be that of another content."""
+    background = Background(parts)
+    background.lacking = {name_of(2)}
+    background.require(set(range(SEALED)) - {2})
+    background.lacking = set()
+    background.require(set(range(SEALED)))
 
 
 def test_read_only_suspected_and_failing_disks_are_left_alone(parts: Parts) -> None:
