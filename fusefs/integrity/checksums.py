@@ -125,8 +125,8 @@ class Checksums:
         machine: Machine = THIS_MACHINE,
     ) -> None:
         """`gives_way` returns whether more urgent work is done on a disk, such as a move. `is_written_to` returns
-        whether a process is known to append to a segment. `may_lack_writes` returns whether memory, which is hashed,
-        may have more of a segment than its disk."""
+        whether a process is known to append to a segment. `may_lack_writes` returns whether memory, which is
+        hashed, may have more of a segment than its disk."""
         self._commitlog = commitlog
         self._clock = commitlog.clock
         self._timing = commitlog.timing.checksums

@@ -166,8 +166,8 @@ class LostWrites:
             self._verdicts.record_found(segment, verdict, is_recorded=False)
 
     async def settle(self, segment: Segment) -> None:
-        """The verdict on a segment was cleared: its disk's cordon does not recall it any more, its syncs can succeed
-        again, and reads show it as the disk has it."""
+        """The verdict on a segment was cleared: its disk's cordon does not recall it any more, its syncs can
+        succeed again, and checksums and copies are those of the disk's content."""
         self._forget_failed_sync(segment)
         disk, reason = self._commitlog.disk_of(segment), _reason_for(segment)
         forget = partial(lost_writes.forget_memory, disk.dirfd, segment.name, segment.ino)

@@ -44,7 +44,7 @@ def open_watch(dirfd: int, name: bytes, ino: int) -> int:
 
 
 def forget_memory(dirfd: int, name: bytes, ino: int) -> None:
-    """Let reads of a file ask its disk again. Pages that a process has mapped stay. Raises OSError."""
+    """Let reads of a file on its disk ask the disk again. Pages that a process has mapped stay. Raises OSError."""
     fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
