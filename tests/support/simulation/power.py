@@ -22,7 +22,7 @@ WRITTEN_BACK_S: Final = 35.0
 after 5 s."""
 
 # The functions of `os` are replaced while a simulation runs; these are the real ones.
-_link, _rename, _unlink, _mkdir, _rmdir = os.link, os.rename, os.unlink, os.mkdir, os.rmdir
+_rename, _unlink, _mkdir, _rmdir = os.rename, os.unlink, os.mkdir, os.rmdir
 _setxattr, _removexattr, _utime, _truncate = os.setxattr, os.removexattr, os.utime, os.truncate
 _pread, _pwrite = os.pread, os.pwrite
 
@@ -94,17 +94,14 @@ class Medium:
 
     def record_content(self, fd: int, offset: int, length: int) -> None:
         """Content is about to be written."""
-        status, now_s = os.fstat(fd), self._now_s()
-        times = (status.st_atime_ns, status.st_mtime_ns)
-        self.record([status.st_ino], partial(self._at, status.st_ino, lambda path: _utime(path, ns=times)))
+        status = os.fstat(fd)
+        self.record_times(fd)
         if offset + length > status.st_size:
-            self.record(
-                [status.st_ino], partial(self._at, status.st_ino, partial(_truncate, length=status.st_size))
-            )
+            self.record_size(fd)
         sectors = self._sectors.setdefault(status.st_ino, {})
         for number in range(offset // SECTOR, -(-(offset + length) // SECTOR)):
-            if number not in sectors or sectors[number].made_s < now_s - WRITTEN_BACK_S:
-                sectors[number] = _Sector(now_s, _content(fd, number * SECTOR, SECTOR).ljust(SECTOR, b"\0"))
+            if number not in sectors:
+                sectors[number] = _Sector(self._now_s(), _content(fd, number * SECTOR, SECTOR).ljust(SECTOR, b"\0"))
 
     def record_loss(self, fd: int, offset: int) -> None:
         """Content from `offset` on is about to be cut off or freed."""
