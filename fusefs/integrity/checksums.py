@@ -221,11 +221,9 @@ class Checksums:
         return self._may_compute(segment) and not self._commitlog.expires_within(segment, self._timing.life_left_s)
 
     def _may_compute(self, segment: Segment) -> bool:
-        if not self._is_well(self._commitlog.disk_of(segment)):
+        if not self._is_well(self._commitlog.disk_of(segment)) or not self._commitlog.catalog.is_settled(segment):
             return False
-        if self._is_written_to(segment) or self._may_lack_writes(segment):
-            return False
-        return self._commitlog.catalog.is_settled(segment)
+        return not self._is_written_to(segment) and not self._may_lack_writes(segment)
 
     @staticmethod
     def _is_well(disk: Disk) -> bool:

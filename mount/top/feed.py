@@ -98,7 +98,7 @@ class Feed:
             self.answer = self._ask()
             self.asked_s = None
             os.write(self._answered, b".")
-            # Without a daemon, as while one is replaced, nobody finds the questions.
+            # Without a daemon, as while one is replaced, the questions disturb nobody.
             if isinstance(self.answer.error, SilentError) and time.monotonic() - began_s >= TIMEOUT_S:
                 self._failures += 1
                 time.sleep(min(_LONGEST_PAUSE_S, self._failures))
