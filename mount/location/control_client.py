@@ -14,12 +14,11 @@ from typing import Any
 
 from commitlogfs.console.errors import RefusedError, UnreachableError, UserError
 from commitlogfs.console.exit_status import ExitCode
-from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.probe import probe_mount
+from commitlogfs.mount.location.name_lock import recorded_mount
 from commitlogfs.mount.location.runtime_directory import (
     keeper_lock_path,
     lock_path,
-    recorded_mountpoint,
     recorded_trouble,
 )
 from commitlogfs.store.events import log_event
@@ -103,23 +102,16 @@ def _why_absent(name: str, deadline: float) -> tuple[str, bool]:
     if _is_held(name):
         text = "no daemon answers at this moment, but its keeper runs; try again, or see the daemon's log"
         return text, trouble is not None  # a user who may not read it would wait for a daemon that cannot start
-    mountpoint = _left_mountpoint(name)
-    if mountpoint is not None:
-        probed = probe_mount(mountpoint, max(0.0, deadline - time.monotonic()))
+    left = recorded_mount(name)
+    if left is not None:
+        probed = probe_mount(left.mountpoint, max(0.0, deadline - time.monotonic()))
         if not probed.dead:
             text = (
-                f"no daemon serves {mountpoint} at this moment, and its requests wait for the next one; try again, "
-                "or see the daemon's log and the state of its service"
+                f"no daemon serves {left.mountpoint} at this moment, and its requests wait for the next one; try "
+                "again, or see the daemon's log and the state of its service"
             )
             return text, probed.ok
     return "no daemon is running; start it with `commitlogfs mount`", False
-
-
-def _left_mountpoint(name: str) -> str | None:
-    """Mountpoint of the latest daemon, if a mount of this name is visible there. It may be dead."""
-    recorded = recorded_mountpoint(name)
-    entry = None if recorded is None else mountinfo.find_mount(recorded)
-    return recorded if entry is not None and mountinfo.is_commitlogfs(entry) and entry.source == name else None
 
 
 def _is_held(name: str) -> bool:

@@ -65,7 +65,7 @@ def release_file(path: Path, fd: int, name: str) -> None:
     """Close a lock file. Remove it unless the mount of this name still exists, as `recorded_mountpoint` reads
     it."""
     with contextlib.suppress(OSError):
-        if _is_at(path, fd) and not _is_mounted(name):
+        if _is_at(path, fd) and recorded_mount(name) is None:
             path.unlink()
     os.close(fd)
 
@@ -79,6 +79,17 @@ def _is_at(path: Path, fd: int) -> bool:
     return runtime_directory.identity(path) == (status.st_dev, status.st_ino)
 
 
+def recorded_mount(name: str) -> mountinfo.MountEntry | None:
+    """The mount of this name that a daemon of this runtime directory has made; another mount may lie on top.
+
+    Raises UsageError for a text that cannot be a name.
+    """
+    if runtime_directory.recorded_mountpoint(name) is None:
+        return None
+    found = [entry for entry in mountinfo.read_mounts() if entry.source == name and is_of_this_directory(entry)]
+    return found[-1] if found else None
+
+
 def is_of_this_directory(entry: mountinfo.MountEntry) -> bool:
     """Whether a mount belongs to this runtime directory. Another runtime directory may have a mount of the same
     name."""
@@ -89,7 +100,3 @@ def is_of_this_directory(entry: mountinfo.MountEntry) -> bool:
     except UsageError:
         return False
     return recorded is not None and mountinfo.resolve_path(recorded) == entry.mountpoint
-
-
-def _is_mounted(name: str) -> bool:
-    return any(entry.source == name and is_of_this_directory(entry) for entry in mountinfo.read_mounts())

@@ -15,7 +15,7 @@ from commitlogfs.console import settings
 from commitlogfs.console.errors import RefusedError, UnreachableError, UsageError, UserError
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.location import control_client, runtime_directory
-from commitlogfs.mount.location.name_lock import is_of_this_directory
+from commitlogfs.mount.location.name_lock import is_of_this_directory, recorded_mount
 from commitlogfs.mount.location.status_file import read_status_file
 
 
@@ -118,25 +118,13 @@ def _file_of_name(which: str) -> Path:
         return config_path(which)
     except ConfigError:
         try:
-            entry = _recorded_mount(which)
+            entry = recorded_mount(which)
         except UsageError:
             entry = None
         file = None if entry is None else _file_of_running(entry)
         if file is None:
             raise
         return file
-
-
-def _recorded_mount(name: str) -> mountinfo.MountEntry | None:
-    """The mount of this name that a daemon of this runtime directory has made; another mount may lie on top.
-
-    Raises UsageError for a text that cannot be a name.
-    """
-    recorded = runtime_directory.recorded_mountpoint(name)
-    if recorded is None:
-        return None
-    found = [entry for entry in mountinfo.read_mounts() if entry.source == name and is_of_this_directory(entry)]
-    return found[-1] if found else None
 
 
 def answering_mountpoint(which: str | None) -> str:
@@ -168,7 +156,7 @@ def mountpoint_of(which: str | None) -> str:
         return load_config(config_path(which)).mountpoint
     if _is_mountpoint(which):
         return mountinfo.resolve_path(which)
-    entry = _recorded_mount(which)
+    entry = recorded_mount(which)
     return load_config(config_path(which)).mountpoint if entry is None else entry.mountpoint
 
 
