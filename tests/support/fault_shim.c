@@ -8,9 +8,11 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/ioctl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -18,6 +20,8 @@
 #include <sys/uio.h>
 #include <sys/xattr.h>
 #include <unistd.h>
+
+enum { FUSE_DEVICE = 229 }; /* type of its ioctls (linux/fuse.h) */
 
 struct plan {
     _Atomic int pid;       /* of the process that is meant; 0: nobody */
@@ -105,7 +109,8 @@ STEP(int, rename, (const char *old, const char *new), (old, new))
 STEP(int, unlink, (const char *name), (name))
 STEP(ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
 
-/* Backing ids are opened and closed by ioctl; it is variadic, with one argument at most. */
+/* Backing ids are opened and closed by ioctl; it is variadic, with one argument at most. Others, such as those for the
+ * size of a terminal, are no steps. */
 int ioctl(int fd, unsigned long request, ...)
 {
     static int (*_Atomic next)(int, unsigned long, ...);
@@ -115,8 +120,11 @@ int ioctl(int fd, unsigned long request, ...)
     va_end(list);
     if (!next)
         next = (int (*)(int, unsigned long, ...))dlsym(RTLD_NEXT, "ioctl");
-    before();
+    bool is_step = _IOC_TYPE(request) == FUSE_DEVICE;
+    if (is_step)
+        before();
     int value = next(fd, request, argument);
-    after();
+    if (is_step)
+        after();
     return value;
 }

@@ -414,7 +414,7 @@ def test_the_daemon_dies_at_each_step(
             break
     else:
         raise AssertionError(f"more than {MOST_STEPS} steps")
-    assert deaths > 8
+    assert deaths >= 8  # of some 24 steps
     assert outcomes == {True, False}
     pool.stop()
     for index in range(COUNT):
