@@ -73,7 +73,9 @@ def give_up_served(disk: str, target: Target, timeout: float) -> dict[str, Any]:
         stack.enter_context(config_edit.only_editor(file))
         plan = ask(target, "disk-give-up", disk=disk, dry_run=True)
         served = {d["number"]: d["path"] for d in status["disks"]}
-        planned = plan_removal(load_config(file), file, served.get(plan["number"], plan["path"]))
+        path = served.get(plan["number"], plan["path"])
+        is_of_another = plan["number"] not in served and path in served.values()
+        planned = None if is_of_another else plan_removal(load_config(file), file, path)
         if planned is not None:
             config_edit.write(planned)
         try:
@@ -96,7 +98,9 @@ def _give_up_unmounted(disk: str, file: Path, *, yes: bool, dry_run: bool, as_js
             raise RefusedError(f"{config.name}: {error}") from error
         stack.enter_context(closing(pool))
         plan = _plan_unmounted(config.name, pool, disk)
-        planned = plan_removal(config, str(file), plan.member.path)
+        path, number = plan.member.path, plan.member.number
+        is_of_another = any(disk.path == path and disk.number != number for disk in pool.disks)
+        planned = None if is_of_another else plan_removal(config, str(file), path)
         document = {"name": config.name, **plan.as_json()}
         if not confirm_loss(document, yes=yes, dry_run=dry_run, as_json=as_json):
             return

@@ -77,6 +77,7 @@ def plan_joining(
         refuse_on(findings)
         if not is_new:
             _require_unused(directory, pool_id, membership)
+        _require_free_path(path, directory, membership)
         _require_filesystem_of_its_own(path, directory.device, disks)
         spaces = [disk.filesystem.attribute_bytes for disk in disks]
         spaces.append(directory.filesystem.attribute_bytes - identity.JOINING_BYTES)
@@ -171,6 +172,18 @@ def _require_unused(directory: OpenDirectory, pool_id: str, membership: Membersh
     entry = first_entry(directory.dirfd)
     if entry is not None:
         raise PoolError(f"{path}: not empty (it holds {entry!r}); give an empty directory")
+
+
+def _require_free_path(path: str, directory: OpenDirectory, membership: Membership) -> None:
+    """The configuration names disks by their paths: two disks with one path would be one entry."""
+    known, joining = directory.identity, directory.joining
+    own_ids = {record.disk_id for record in (known, joining) if record is not None}
+    for member in membership.members:
+        if member.path == path and member.disk_id not in own_ids and not member.leaves:
+            raise PoolError(
+                f"{path}: is the path of disk {member.number} of this pool; mount the new disk elsewhere, or give "
+                f"that one up first: `commitlogfs disk remove --lost {member.number}`"
+            )
 
 
 def _require_filesystem_of_its_own(path: str, device: int, disks: Sequence[Disk]) -> None:

@@ -285,3 +285,44 @@ def test_repeated_after_the_configuration_was_changed(kept: KeptMount) -> None:
     assert "is given up" in give_up(pool, lost, "--yes")
     pool.start("--watchdog", "0")
     eventually(lambda: not pool.status()["degraded"])
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_a_disk_that_lies_at_the_path_of_the_lost_one_stays(kept: KeptMount, is_mounted: bool) -> None:
+    """The entry of the configuration is its own by now."""
+    pool = kept.pool
+    end(kept)
+    hide(pool, 1)
+    pool.disks[2].rename(pool.disks[1])
+    pool.disks = pool.disks[:2]
+    pool.settings["on_missing"] = '"degraded"'
+    pool.start("--watchdog", "0")
+    if not is_mounted:
+        end(kept)
+    give_up(pool, 2, "--yes")
+    assert str(pool.disks[1]) in pool.config.read_text()
+    if not is_mounted:
+        pool.start("--watchdog", "0")
+    assert [disk["number"] for disk in pool.ask("status")["disks"]] == [1, 3]
+    assert indexes(pool) == [0, 2, 3, 5, 6, 8]
+
+
+def test_no_disk_joins_at_the_path_of_another_one(kept: KeptMount) -> None:
+    """One entry of the configuration would stand for both."""
+    pool = kept.pool
+    end(kept)
+    hide(pool, 1)
+    pool.disks[1].mkdir()
+    pool.settings["on_missing"] = '"degraded"'
+    pool.start("--watchdog", "0")
+    before = pool.config.read_bytes()
+    ran = pool.cli("disk", "add", pool.disks[1], pool.name)
+    assert (ran.status, ran.out) == (4, "")
+    assert ran.err == (
+        f"commitlogfs: test: {pool.disks[1]}: is the path of disk 2 of this pool; mount the new disk elsewhere, or "
+        "give that one up first: `commitlogfs disk remove --lost 2`\n"
+    )
+    assert pool.config.read_bytes() == before
+    give_up(pool, 2, "--yes")
+    assert pool.cli("disk", "add", pool.disks[1], pool.name).status == 0
+    eventually(lambda: [disk["number"] for disk in pool.ask("status")["disks"]] == [1, 3, 4])
