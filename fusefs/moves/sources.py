@@ -197,15 +197,15 @@ class Sources:
         return self._kept.get(key, False)
 
     async def _let_go(self, source: Segment, *, is_leaving: bool = False) -> None:
-        """Remove a source, or set it aside while it is open, or if it is damaged; durable. `is_leaving`: its
-        segment is about to leave the log, so a damaged source is removed, too, if its full disk has no place for
-        it. Raises DiskError, OSError."""
+        """Remove a source, or set it aside while it is open, or if it is damaged or was written to; durable.
+        `is_leaving`: its segment is about to leave the log, so a damaged source is removed, too, if its full disk
+        has no place for it. Raises DiskError, OSError."""
         disk, name = self._disks[source.disk], source.name
         async with self._handles.first_opens_held(source):
             if source.role is not Role.MOVED:
                 return
             is_damaged = await self._is_damaged(source)
-            if await self._handles.is_in_use(source) or is_damaged:
+            if await self._handles.is_in_use(source) or is_damaged or await self._has_changed(source):
                 reason = Reason.DAMAGED if is_damaged else Reason.MOVED
                 try:
                     retired = await disk.retire(name, source.ino, reason)
@@ -225,6 +225,13 @@ class Sources:
         copy = self._commitlog.catalog.get(source.base_offset)
         if copy is not None:
             await self._remove_mark(copy)
+
+    async def _has_changed(self, source: Segment) -> bool:
+        """Whether a process has written to a source between its last comparison and the new name of the copy, and
+        closed it: nobody has it open any more, and freeing it puts it back."""
+        copy = self._commitlog.catalog.get(source.base_offset)
+        seen = None if copy is None else await self._disks[source.disk].stat(source.path)
+        return copy is not None and seen is not None and _was_written_to(unpack(seen), unpack(copy.attributes))
 
     async def _is_damaged(self, source: Segment) -> bool:
         """Whether its segment was repaired, not moved."""

@@ -16,6 +16,7 @@ from commitlogfs.fusefs.moves.mover import FormerFileError, MoveStoppedError
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.errors import StoreError, UncertainPublishError
 from commitlogfs.store.files import durable
+from commitlogfs.store.files.allocate import Published
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.moves.mark import source_of, write_mark
@@ -59,6 +60,29 @@ def test_a_moved_segment_is_another_file_with_the_same_content(parts: Parts) -> 
     let_go(parts)
     assert place(parts, 1).read_bytes() == bytes([1]) * 4096
     assert list(parts.commitlog.others) == []
+
+
+def test_a_write_that_comes_with_the_new_name_is_not_lost(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source was compared for the last time, and an open still leads to it. The writer closes it at once, so
+    nothing shows later that it was in use."""
+    publish, source, former = SegmentCopy.publish, place(parts, 1), segment(parts, 1).disk
+
+    def published(copy: SegmentCopy, name: bytes) -> Published:
+        done = publish(copy, name)
+        with source.open("r+b") as writer:
+            writer.write(b"written")
+        return done
+
+    monkeypatch.setattr(SegmentCopy, "publish", published)
+    move(parts, 1)
+    let_go(parts)
+
+    async def free() -> None:
+        async with parts.freeing_runs():
+            await until(lambda: segment(parts, 1).disk == former)
+
+    trio.run(free)
+    assert source.read_bytes()[:7] == b"written"
 
 
 def test_a_move_is_finished_when_its_files_are_closed(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
