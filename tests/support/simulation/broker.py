@@ -144,7 +144,8 @@ class Broker:
         await self._release(handle)
 
     async def _release(self, handle: int) -> None:
-        self.world.kernel.opened[handle] -= 1
+        opened = self.world.kernel.opened
+        opened[handle] = max(0, opened[handle] - 1)  # a power cut has ended all opens
         await self.world.request("release", handle)
 
     async def close(self) -> None:
