@@ -84,9 +84,9 @@ class Parts:
         self.handles = Handles(
             commitlog, disks, self.threads, self.backing, self.to_free, self.lost_writes.release, kernel.holds
         )
-        self.attributes = BackingAttributes(commitlog, disks, self.handles)
-        self.listing = Listing(commitlog, disks, self.attributes)
         self.changes = NameChanges(commitlog, disks, self.background)
+        self.attributes = BackingAttributes(commitlog, disks, self.handles, self.changes)
+        self.listing = Listing(commitlog, disks, self.attributes)
         self.sources = Sources(commitlog, disks, self.changes, self.handles, self.to_free, kernel.invalidate)
         self.salvaged = Salvaged(commitlog)
         self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged.record_found)
@@ -95,6 +95,7 @@ class Parts:
             disks,
             self.threads,
             self.changes,
+            self.handles,
             self.sources,
             self.salvaged,
             self.verdicts,

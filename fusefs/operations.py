@@ -175,9 +175,7 @@ class CommitLogOperations(pyfuse3.Operations):
             raise NotPermittedError("control files cannot be changed")
         file = self._file(inode)
         if changes.size is None:
-            disk, check_resize = self.disk_files[file.disk], self.commitlog.check_resize
-            attributes = await disk.change(file.path, file.ino, changes, check_resize)
-            self.commitlog.record_attributes(file, attributes)
+            await self.attributes.change(file, changes)
         else:
             await self.parts.resizing.resize(file, changes)
             self._grown.discard(inode)  # a broker's way: it has its size now, and is synced

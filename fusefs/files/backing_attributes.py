@@ -1,16 +1,24 @@
-"""Attributes of backing files, read from their disks: with passthrough they change without a request to the
-daemon."""
+"""Attributes of backing files. They are read from their disks, because with passthrough they change without a
+request to the daemon.
+
+A segment that moves to another disk is two files for a moment. A change of the former file in that moment would be
+answered, and be lost. So a change of attributes waits for a change of the name that is under way, and a move waits
+for the changes of attributes that have begun.
+"""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
+from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
+from commitlogfs.store.files.changes import Changes
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 
@@ -23,10 +31,13 @@ MAX_READS = 5
 class BackingAttributes:
     """Keeps the attributes in the catalog up to date, and segments at their size."""
 
-    def __init__(self, commitlog: CommitLog, disks: Mapping[DiskNumber, DiskFiles], handles: Handles) -> None:
+    def __init__(
+        self, commitlog: CommitLog, disks: Mapping[DiskNumber, DiskFiles], handles: Handles, changes: NameChanges
+    ) -> None:
         self._commitlog = commitlog
         self._disks = disks
         self._handles = handles
+        self._changes = changes
 
     async def read(self, file: Segment) -> PackedAttributes | None:
         """The attributes as the disk says; None where it fails or does not answer in time."""
@@ -46,6 +57,31 @@ class BackingAttributes:
                 return
             disturbed = file.attributes is not known
             if not self.record(file, known, seen) or not disturbed:
+                return
+
+    async def change(self, file: Segment, wanted: Changes) -> None:
+        """Change attributes of a file, which nothing moves, renames or removes meanwhile.
+
+        Raises DiskError, OSError, InvalidSizeError, BeyondSegmentError; StaleInodeError for a file that is not the
+        segment any more: the kernel then looks the name up again, unless its caller has only a descriptor.
+        """
+        disk = self._disks[file.disk]
+        async with self._at_rest(file, disk):
+            attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
+            self._commitlog.record_attributes(file, attributes)
+
+    @asynccontextmanager
+    async def _at_rest(self, file: Segment, disk: DiskFiles) -> AsyncIterator[None]:
+        """Raises StaleInodeError, and DiskFailedError while a change of the name has not ended in time."""
+        while True:
+            if self._changes.is_in_flight(file.name):
+                async with self._changes.lock:  # what is in flight afterwards has exceeded its deadline
+                    self._changes.require_at_rest(disk, file.name)
+            async with self._handles.first_opens_held(file):
+                if self._changes.is_in_flight(file.name):
+                    continue
+                self._handles.require_current(file)
+                yield
                 return
 
     def record(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:

@@ -137,7 +137,10 @@ class DiskFiles:
         `check_resize(current, new)` raises."""
         op = "setattr" if wanted.size is None else "ftruncate"
         apply = partial(changes.apply, self._disk.dirfd, path, ino, wanted, check_resize)
-        return await self._run(op, apply, deadline_s)
+        try:
+            return await self._run(op, apply, deadline_s)
+        except FileNotFoundError as error:
+            raise self._vanished(path) from error
 
     async def truncate(self, fd: int, size: int) -> PackedAttributes:
         """Cut an open file; its attributes afterwards. Raises DiskError, OSError."""
@@ -156,8 +159,7 @@ class DiskFiles:
         try:
             return await self._run("open", partial(_open, self._disk.dirfd, path, ino))
         except FileNotFoundError as error:
-            fact = f"{path.decode()}: the file has vanished (removed outside commitlogfs)"
-            raise ForeignFileError(self.path, f"{fact}; run `commitlogfs check`") from error
+            raise self._vanished(path) from error
 
     async def require_writable(self, path: bytes, ino: int, deadline_s: float) -> None:
         """Open the file with inode `ino` for writing, and close it. Raises DiskError, OSError."""
@@ -369,6 +371,10 @@ class DiskFiles:
             if translated is error:
                 raise
             raise translated from error
+
+    def _vanished(self, path: bytes) -> ForeignFileError:
+        fact = f"{path.decode()}: the file has vanished (removed outside commitlogfs)"
+        return ForeignFileError(self.path, f"{fact}; run `commitlogfs check`")
 
     def _count(self, op: str, error: OSError) -> None:
         self.record_error(op, errno.errorcode.get(error.errno or 0, "EIO"))

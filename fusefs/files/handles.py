@@ -149,6 +149,19 @@ class Handles:
         await self._release(file)
         self._backing.record_gone(file)
 
+    def require_current(self, file: Segment) -> None:
+        """Raises StaleInodeError for a file that has left the log, unless it was removed while it was open. The
+        caller is within `first_opens_held`."""
+        name = file.name.decode()
+        if file.role is Role.GIVEN_UP or was_moved(file):
+            raise inodes.StaleInodeError(f"{name}: is on another disk now")
+        try:
+            found = self._commitlog.find_ino(file.disk, file.ino)
+        except SegmentNotFoundError as error:
+            raise inodes.StaleInodeError(str(error)) from error
+        if found is not file:
+            raise inodes.StaleInodeError(f"{name}: removed")
+
     async def is_known_to_kernel(self, file: Segment) -> bool:
         """Whether the kernel still has a file's inode, open or cached: of a file that a former daemon has opened,
         only the kernel knows whether a process still has it open."""

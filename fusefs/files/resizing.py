@@ -62,14 +62,21 @@ class Resizing:
         self._require_not_given_up(file)
         disk = self._disks[file.disk]
         deadline_s = self._timing.resize_s if self._may_give_up(file) else None
+        if deadline_s is None:
+            await self._attributes.change(file, wanted)
+        else:
+            await self._grow(file, wanted, deadline_s)
+        self._sync_soon(file, disk)
+
+    async def _grow(self, file: Segment, wanted: Changes, deadline_s: float) -> None:
+        """For a new segment, which nothing moves before it has its size."""
+        disk = self._disks[file.disk]
         try:
             attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize, deadline_s)
         except (DiskReadOnlyError, DiskFailedError) as refusal:
-            if deadline_s is not None:
-                await self._give_up(file, disk, refusal)
+            await self._give_up(file, disk, refusal)
             raise
         self._commitlog.record_attributes(file, attributes)
-        self._sync_soon(file, disk)
 
     async def require_writable(self, file: Segment) -> None:
         """For an open for writing of a segment without size: if its disk refuses that, the segment is given up, and

@@ -13,6 +13,7 @@ import trio
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.decisions import SILENT, Decisions
@@ -84,6 +85,7 @@ class Mover:
         disks: Mapping[DiskNumber, DiskFiles],
         threads: DiskThreads,
         changes: NameChanges,
+        handles: Handles,
         sources: Sources,
         salvaged: Salvaged,
         verdicts: Verdicts,
@@ -99,6 +101,7 @@ class Mover:
         self._disks = disks
         self._threads = threads
         self._changes = changes
+        self._handles = handles
         self._sources = sources
         self._salvaged = salvaged
         self._verdicts = verdicts
@@ -419,6 +422,7 @@ class Mover:
         name, disk = file.name, self._disks[target]
 
         async def work() -> None:
+            await self._end_attribute_changes(file)
             try:
                 published = await disk.publish_copy(copy, name)
             except (UncertainPublishError, FileExistsError):
@@ -445,6 +449,12 @@ class Mover:
         async with self._changes.lock:
             require_wanted()
             await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)
+
+    async def _end_attribute_changes(self, file: Segment) -> None:
+        """Wait until the changes of a file's attributes that have begun have ended. While its name is in flight,
+        none begins."""
+        async with self._handles.first_opens_held(file):
+            pass
 
     async def end_of_publishing(self) -> None:
         """Wait until a segment that is about to get its name on its new disk has it."""

@@ -229,8 +229,11 @@ class SegmentCopy:
         UncertainPublishError if it may."""
         with self._used():
             assert self._read_back == self._size
-            if _moving_attributes(unpack(stat_fd(self._source))) != _moving_attributes(self._sealed):
+            now = unpack(stat_fd(self._source))
+            if _moving_attributes(now) != _moving_attributes(self._sealed):
                 raise SegmentChangedError(f"{name.decode()}: was changed while it was copied")
+            if self._restored is None and now.atime_ns != self._sealed.atime_ns:  # by a reader, or by utimes
+                os.utime(self._target, ns=(now.atime_ns, now.mtime_ns))
             published = allocate.publish(self._target_dirfd, self._target, name)
             try:
                 durable.sync_dir(self._target_dirfd)

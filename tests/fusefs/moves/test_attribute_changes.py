@@ -1,0 +1,220 @@
+"""Changes of a segment's attributes while it moves, without a kernel: none that was answered is lost."""
+
+import errno
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import pytest
+import trio
+from pyfuse3 import EntryAttributes, FUSEError, InodeT, RequestContext, SetattrFields
+from support.pooled import Parts, make, name_of, open_parts, place, segment
+from support.waiting import PATIENCE_S, until
+from trio.testing import wait_all_tasks_blocked
+
+from commitlogfs.fusefs import errors
+from commitlogfs.fusefs.files.control_files import ControlContents
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.fusefs.operations import CommitLogOperations
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import SegmentChangedError
+from commitlogfs.store.files import changes
+from commitlogfs.store.files.allocate import Published
+from commitlogfs.store.files.attributes import PackedAttributes, unpack
+from commitlogfs.store.moves.copy import SegmentCopy
+from commitlogfs.store.pool.catalog import Segment
+
+COUNT = 8
+MODE = 0o604
+OLD_NS = 1_600_000_000_123_456_789
+CTX = cast(RequestContext, None)
+
+
+class Fields(NamedTuple):
+    update_mode: bool = False
+    update_uid: bool = False
+    update_gid: bool = False
+    update_atime: bool = False
+    update_mtime: bool = False
+    update_size: bool = False
+
+
+class Served(NamedTuple):
+    parts: Parts
+    operations: CommitLogOperations
+
+
+async def _nothing() -> bytes:
+    return b"{}"
+
+
+@pytest.fixture
+def served(workdir: Path) -> Iterator[Served]:
+    with open_parts(workdir) as parts:
+        for index in range(COUNT):
+            trio.run(make, parts, index)
+            trio.run(parts.attributes.refresh, segment(parts, index))
+        yield Served(parts, CommitLogOperations(parts, ControlContents(_nothing, _nothing)))
+
+
+async def change(served: Served, file: Segment, fields: Fields) -> None:
+    """One request of the kernel: a new mode, and times of long ago."""
+    wanted = EntryAttributes()
+    wanted.st_mode = MODE
+    wanted.st_atime_ns, wanted.st_mtime_ns = OLD_NS - 1, OLD_NS
+    inode = InodeT(int(inodes.encode(file)))
+    await served.operations.setattr(inode, wanted, cast(SetattrFields, fields), None, CTX)
+
+
+async def change_by_path(served: Served, index: int, fields: Fields) -> None:
+    """As a kernel does it for a path: at ESTALE it looks the name up again, once."""
+    try:
+        await change(served, segment(served.parts, index), fields)
+    except FUSEError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        await change(served, segment(served.parts, index), fields)
+
+
+async def move(parts: Parts, index: int) -> None:
+    """To the next disk."""
+    file = segment(parts, index)
+    target = DiskNumber(file.disk % len(parts.commitlog.disks) + 1)
+    await parts.mover.move(file, target, lambda: 0, lambda: True)
+
+
+def mode_of(parts: Parts, index: int) -> int:
+    return stat.S_IMODE(place(parts, index).stat().st_mode)
+
+
+@pytest.mark.parametrize("fields", [Fields(update_mode=True), Fields(update_atime=True, update_mtime=True)])
+def test_a_change_while_the_copy_gets_its_name_reaches_the_copy(
+    served: Served, monkeypatch: pytest.MonkeyPatch, fields: Fields
+) -> None:
+    """The former file was compared with the copy for the last time."""
+    parts, publish = served.parts, SegmentCopy.publish
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+
+            def published(copy: SegmentCopy, name: bytes) -> Published:
+                done = publish(copy, name)
+                trio.from_thread.run_sync(nursery.start_soon, change_by_path, served, 1, fields)
+                trio.from_thread.run(wait_all_tasks_blocked)
+                return done
+
+            monkeypatch.setattr(SegmentCopy, "publish", published)
+            await move(parts, 1)
+
+    former = segment(parts, 1)
+    trio.run(main)
+    assert segment(parts, 1) is not former
+    seen = place(parts, 1).stat()
+    if fields.update_mode:
+        assert stat.S_IMODE(seen.st_mode) == MODE == unpack(segment(parts, 1).attributes).mode & 0o777
+    else:
+        assert (seen.st_atime_ns, seen.st_mtime_ns) == (OLD_NS - 1, OLD_NS)
+
+
+def test_a_change_under_way_ends_before_the_copy_has_its_name(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, apply = served.parts, changes.apply
+    has_begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: object) -> PackedAttributes:
+        has_begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return apply(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(changes, "apply", slow)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def fail_to_move() -> None:
+                with pytest.raises(SegmentChangedError):
+                    await move(parts, 1)
+
+            nursery.start_soon(change_by_path, served, 1, Fields(update_mode=True))
+            await until(has_begun.is_set)
+            nursery.start_soon(fail_to_move)
+            await until(lambda: parts.changes.is_in_flight(name_of(1)))
+            await wait_all_tasks_blocked()
+            go_on.set()
+
+    trio.run(main)
+    assert mode_of(parts, 1) == MODE
+
+
+def test_a_new_atime_does_not_stop_a_move_and_goes_along(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, verify = served.parts, SegmentCopy.verify_chunk
+
+    def change_at_its_end(copy: SegmentCopy, most: int) -> int:
+        count = verify(copy, most)
+        if not count:
+            trio.from_thread.run(change_by_path, served, 1, Fields(update_atime=True))
+        return count
+
+    monkeypatch.setattr(SegmentCopy, "verify_chunk", change_at_its_end)
+    former, before = segment(parts, 1), place(parts, 1).stat()
+    trio.run(move, parts, 1)
+    assert segment(parts, 1) is not former
+    seen = place(parts, 1).stat()
+    assert (seen.st_atime_ns, seen.st_mtime_ns) == (OLD_NS - 1, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize("is_set_aside", [False, True])
+def test_the_former_file_of_a_moved_segment_is_not_changed(served: Served, *, is_set_aside: bool) -> None:
+    """It has the mtime by which a write to it is found."""
+    parts = served.parts
+
+    async def main() -> None:
+        former = segment(parts, 1)
+        await parts.handles.open(former)
+        await move(parts, 1)
+        if is_set_aside:
+            await parts.sources.finish()
+        file = parts.directories[former.disk - 1] / os.fsdecode(former.path)
+        before = file.stat()
+        for fields in (Fields(update_mode=True), Fields(update_mtime=True), Fields(update_size=True)):
+            with pytest.raises(FUSEError) as refused:
+                await change(served, former, fields)
+            assert refused.value.errno == errno.ESTALE
+        assert file.stat() == before
+
+    trio.run(main)
+
+
+def test_a_change_beside_a_hung_change_of_the_name_is_refused(served: Served) -> None:
+    """Nobody knows yet which of the two files will be the segment."""
+    parts, file = served.parts, segment(served.parts, 1)
+    before = mode_of(parts, 1)
+
+    async def main() -> None:
+        async with parts.changes.lock:
+            hung = parts.changes.finish(parts.disk_files[file.disk], "link", (file.name,), trio.sleep_forever, 0.0)
+            with pytest.raises(errors.store.DiskFailedError):
+                await hung
+        with pytest.raises(FUSEError) as refused:
+            await change(served, file, Fields(update_mode=True))
+        assert refused.value.errno == errno.EIO
+        assert "no answer yet to an earlier change" in str(refused.value.__cause__)
+
+    trio.run(main)
+    assert mode_of(parts, 1) == before
+
+
+def test_a_file_that_has_vanished_is_not_an_unexpected_error(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unexpected: list[str] = []
+    monkeypatch.setattr(errors, "log_event", lambda *arguments, **_: unexpected.append(arguments[2]))
+    place(served.parts, 1).unlink()
+    with pytest.raises(FUSEError) as refused:
+        trio.run(change, served, segment(served.parts, 1), Fields(update_mode=True))
+    assert refused.value.errno == errno.EIO
+    assert unexpected == []
