@@ -504,6 +504,8 @@ class Mover:
         name, disk = file.name, self._disks[target]
 
         async def work() -> None:
+            await self._end_attribute_changes(file)
+            await self._require_as_examined(file, restored)
             try:
                 published = await disk.publish_copy(copy, name)
             except (UncertainPublishError, FileExistsError):
@@ -523,8 +525,17 @@ class Mover:
             self._decisions.copied("repaired", name, source, disk.path)
 
         async with self._changes.lock:
-            seen = await self._disks[file.disk].stat(file.path)
-            if seen is None or source_of(file.disk, unpack(seen)) != restored.damaged:
-                raise SegmentChangedError(f"{name.decode()}: was changed while it was repaired")
             require_possible()
             await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)
+
+    async def _require_as_examined(self, file: Segment, restored: Restored) -> None:
+        """Raises SegmentChangedError if a damaged file has got other content, owner, mode or mtime since the repair
+        began."""
+        seen = await self._disks[file.disk].stat(file.path)
+        found = None if seen is None else unpack(seen)
+        if (
+            found is None
+            or source_of(file.disk, found) != restored.damaged
+            or Owner(found.uid, found.gid, found.mode) != restored.owner
+        ):
+            raise SegmentChangedError(f"{file.name.decode()}: was changed while it was repaired")

@@ -10,8 +10,9 @@ from typing import NamedTuple, cast
 
 import pytest
 import trio
+import xxhash
 from pyfuse3 import EntryAttributes, FUSEError, InodeT, RequestContext, SetattrFields
-from support.pooled import Parts, make, name_of, open_parts, place, segment
+from support.pooled import SIZE, Parts, make, name_of, open_parts, place, segment
 from support.waiting import PATIENCE_S, until
 from trio.testing import wait_all_tasks_blocked
 
@@ -218,3 +219,30 @@ def test_a_file_that_has_vanished_is_not_an_unexpected_error(
         trio.run(change, served, segment(served.parts, 1), Fields(update_mode=True))
     assert refused.value.errno == errno.EIO
     assert unexpected == []
+
+
+def test_a_repair_notices_a_change_of_the_damaged_file(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy would have the former mode."""
+    parts, verify = served.parts, SegmentCopy.verify_chunk
+    right = parts.directories[0].parent / "right"
+    right.write_bytes(bytes([7]) * SIZE)
+
+    def change_at_its_end(copy: SegmentCopy, most: int) -> int:
+        count = verify(copy, most)
+        if not count:
+            trio.from_thread.run(change_by_path, served, 1, Fields(update_mode=True))
+        return count
+
+    monkeypatch.setattr(SegmentCopy, "verify_chunk", change_at_its_end)
+
+    async def main() -> None:
+        file, digest = segment(parts, 1), xxhash.xxh3_128(right.read_bytes()).digest()
+        target = DiskNumber(file.disk % len(parts.commitlog.disks) + 1)
+        with right.open("rb") as source, pytest.raises(SegmentChangedError):
+            await parts.mover.repair(
+                file, source.fileno(), digest, target, lambda: 0, lambda: None, trio.CancelScope()
+            )
+        assert segment(parts, 1) is file
+
+    trio.run(main)
+    assert mode_of(parts, 1) == MODE
