@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 import pytest
 import trio
 import xxhash
-from pyfuse3 import EntryAttributes, FUSEError, InodeT, RequestContext, SetattrFields
+from pyfuse3 import EntryAttributes, FUSEError, InodeT, RequestContext, SetattrFields, XAttrNameT
 from support.pooled import SIZE, Parts, make, name_of, open_parts, place, segment
 from support.waiting import PATIENCE_S, until
 from trio.testing import wait_all_tasks_blocked
@@ -209,15 +209,27 @@ def test_a_change_beside_a_hung_change_of_the_name_is_refused(served: Served) ->
     assert mode_of(parts, 1) == before
 
 
+@pytest.mark.parametrize("request_for", ["its mode", "its state", "its checksum"])
 def test_a_file_that_has_vanished_is_not_an_unexpected_error(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch, request_for: str
 ) -> None:
+    """A source of a move is removed while a former request reads it by its path."""
     unexpected: list[str] = []
     monkeypatch.setattr(errors, "log_event", lambda *arguments, **_: unexpected.append(arguments[2]))
+    file = segment(served.parts, 1)
     place(served.parts, 1).unlink()
+
+    async def main() -> None:
+        inode = InodeT(int(inodes.encode(file)))
+        if request_for == "its mode":
+            await change(served, file, Fields(update_mode=True))
+        else:
+            name = XAttrNameT(b"user.commitlogfs." + (b"state" if request_for == "its state" else b"xxh3"))
+            await served.operations.getxattr(inode, name, CTX)
+
     with pytest.raises(FUSEError) as refused:
-        trio.run(change, served, segment(served.parts, 1), Fields(update_mode=True))
-    assert refused.value.errno == errno.EIO
+        trio.run(main)
+    assert refused.value.errno == (errno.EIO if request_for == "its mode" else errno.ESTALE)
     assert unexpected == []
 
 
