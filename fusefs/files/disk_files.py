@@ -33,6 +33,7 @@ from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.moves import mark, putting_back, restored, unreadable
 from commitlogfs.store.moves.copy import SegmentCopy, remove_stray_copy
 from commitlogfs.store.moves.mark import Source
+from commitlogfs.store.moves.putting_back import Copy
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.segment import BaseOffset, format_segment_name
@@ -324,9 +325,9 @@ class DiskFiles:
         """A copy's source is gone, or set aside. Raises DiskError, OSError."""
         await self._run("setxattr", partial(mark.remove_mark, self._disk.dirfd, name, ino), self._timing.stat_s)
 
-    async def put_back(self, source: Segment, copy: Source | None) -> PackedAttributes:
-        """Give a retired file its segment's name back, durably, with the mark that the segment was moved from
-        `copy`, if there is one; its attributes. Raises DiskError, OSError."""
+    async def put_back(self, source: Segment, copy: Copy | None = None) -> PackedAttributes:
+        """Give a retired file its segment's name back, durably, with owner, mode and the mark of its copy, if there
+        is one; its attributes. Raises DiskError, OSError."""
         name = format_segment_name(source.base_offset)
         work = partial(putting_back.put_back, self._disk.dirfd, source.placed_as, source.ino, name, copy)
         return await self._run("rename", work)

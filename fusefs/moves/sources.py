@@ -24,6 +24,7 @@ from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import FileAttributes, unpack
 from commitlogfs.store.files.remove import Reason, name_with
 from commitlogfs.store.moves.mark import source_of
+from commitlogfs.store.moves.putting_back import Copy
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
 from commitlogfs.store.pool.other_files import is_set_aside
@@ -302,7 +303,7 @@ class Sources:
 
     async def _return(self, source: Segment, disk: DiskFiles) -> None:
         async with self._handles.first_opens_held(source):
-            self._commitlog.record_returned(source, await disk.put_back(source, None))
+            self._commitlog.record_returned(source, await disk.put_back(source))
         self._forget(source)
         self._invalidate_entry(source.name, 0)
         reason = "the disk of its copy was given up"
@@ -334,14 +335,13 @@ class Sources:
     async def _put_back(self, source: Segment, copy: Segment, reason: str) -> None:
         """Raises DiskFailedError if that is not possible."""
         disk, where = self._disks[source.disk], self._disks[copy.disk]
-        attributes = await where.stat(copy.path)
-        if attributes is None:
-            raise DiskFailedError(where.path, f"{copy.name.decode()}: was moved here, and cannot be read")
-        mark = source_of(copy.disk, unpack(attributes))
         async with self._handles.first_opens_held(source), self._handles.first_opens_held(copy):
+            seen = await where.stat(copy.path)
+            if seen is None:
+                raise DiskFailedError(where.path, f"{copy.name.decode()}: was moved here, and cannot be read")
             try:
                 await where.remove_mark(copy.name, copy.ino)
-                attributes = await disk.put_back(source, mark)
+                attributes = await disk.put_back(source, Copy(copy.disk, unpack(seen)))
             except (DiskError, OSError) as error:
                 log_event(log, logging.ERROR, "not_put_back", segment=copy.name, reason=str(error))
                 raise DiskFailedError(

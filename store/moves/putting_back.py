@@ -7,21 +7,31 @@ one that the log has: so it gets its name back before the deletion is answered.
     step                                        a crash here leaves
     1 remove the mark of the copy           the copy as the segment; the deletion is not answered, so the kernel
     2 mark the former file as moved from    asks the next daemon for it, which begins again
-      it
+      it, with its owner and mode
     3 give it its name back, sync           both files; the former one is marked: the next daemon takes that
     4 remove the copy                       the former file
 """
 
 import errno
 import os
+from typing import NamedTuple
 
 from commitlogfs.store import layout
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files import allocate, durable, safe_open
-from commitlogfs.store.files.attributes import PackedAttributes, stat_fd
-from commitlogfs.store.moves.mark import Source, write_mark
+from commitlogfs.store.files.attributes import FileAttributes, PackedAttributes, stat_fd, unpack
+from commitlogfs.store.moves.mark import source_of, write_mark
 
 
-def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Source | None) -> PackedAttributes:
+class Copy(NamedTuple):
+    """The file that the segment was moved to."""
+
+    disk: DiskNumber
+    attributes: FileAttributes
+    """A caller may have changed owner and mode since the move."""
+
+
+def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Copy | None) -> PackedAttributes:
     """Steps 2 and 3, for a file in the directory of retired files. Without `copy`, which is lost then, only step 3.
     Its attributes afterwards. Blocks.
 
@@ -31,7 +41,8 @@ def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Sourc
         fd = safe_open.open_file(directory, retired_name, os.O_RDONLY, ino)
         try:
             if copy is not None:
-                write_mark(fd, copy)
+                _set_owner_and_mode(fd, copy.attributes)
+                write_mark(fd, source_of(copy.disk, copy.attributes))
                 os.fsync(fd)
             if not allocate.is_certainly_absent(dirfd, name):
                 raise FileExistsError(errno.EEXIST, "is taken", os.fsdecode(name))
@@ -43,3 +54,11 @@ def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Sourc
             os.close(fd)
     finally:
         os.close(directory)
+
+
+def _set_owner_and_mode(fd: int, wanted: FileAttributes) -> None:
+    present = unpack(stat_fd(fd))
+    if (present.uid, present.gid) != (wanted.uid, wanted.gid):
+        os.fchown(fd, wanted.uid, wanted.gid)
+    if present.mode != wanted.mode:
+        os.fchmod(fd, wanted.mode & allocate.PERMISSION_BITS)
