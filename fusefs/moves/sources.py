@@ -64,7 +64,8 @@ class Sources:
         """Whether sources that still have their names are worth keeping."""
         self._both_changed: set[tuple[DiskNumber, int]] = set()
         self._written_to: dict[tuple[DiskNumber, int], Segment] = {}
-        """Segments that were put back, by disk and inode: a process appends to them, so they stay."""
+        """Segments that were put back, by disk and inode: a process may append to them, so they stay until nobody
+        has them open."""
 
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""
@@ -173,6 +174,7 @@ class Sources:
         while True:
             await self._let_go_of_all(number)
             await self._put_back_changed(number)
+            await self._release_closed(number)
             await self._moved.wait(number, self._commitlog.timing.moves.source_s)
 
     async def _let_go_of_all(self, number: DiskNumber) -> None:
@@ -314,6 +316,30 @@ class Sources:
         for source in [*self._commitlog.others.moved(number), *damaged]:
             with contextlib.suppress(DiskError, OSError):  # logged; the next round tries again
                 await self.put_back_if_changed(source)
+
+    async def _release_closed(self, number: DiskNumber) -> None:
+        """Let segments that were put back move again once nobody has them open. As long as a copy of one is left, a
+        write to that copy must not replace what was written to the segment."""
+        disk = self._commitlog.disks[number]
+        for key, file in list(self._written_to.items()):
+            if file.disk != number:
+                continue
+            is_gone = self._commitlog.catalog.by_ino(*key) is not file
+            if not is_gone and (disk.is_troubled or self._commitlog.others.sources(file.base_offset)):
+                continue
+            with contextlib.suppress(DiskError, OSError):  # the next round tries again
+                if is_gone or await self._is_closed(file):
+                    self._written_to.pop(key, None)
+
+    async def _is_closed(self, file: Segment) -> bool:
+        async with self._handles.first_opens_held(file):
+            if self._handles.may_be_open(file) and not self._handles.is_open(file):
+                # Opened under a former daemon. The kernel keeps the inode of a closed file by its name.
+                self._invalidate_entry(file.name, 0)
+                if await self._handles.is_known_to_kernel(file):
+                    return False
+                await self._handles.let_go(file)
+            return not await self._handles.is_in_use(file)
 
     async def _put_back_if_only_writer(self, source: Segment) -> None:
         """Undo a move if a process has the source open and nobody the copy, so that a cut log continues in the

@@ -1,5 +1,6 @@
 """`commitlogfs disk drain`: the segments of a disk of a running mount are moved to the other disks."""
 
+import errno
 import json
 import mmap
 import os
@@ -303,6 +304,37 @@ def test_a_segment_is_put_back_if_its_old_file_changes(filled: KeptMount) -> Non
         os.close(fd)
     eventually(lambda: [set_aside(disk) for disk in pool.disks] == [[]] * 3)
     require_on_one_disk(pool)
+
+
+@pytest.mark.parametrize("how", ["as it is", "kill"])
+def test_a_put_back_segment_keeps_its_mode_and_moves_again(filled: KeptMount, how: str) -> None:
+    """A caller has changed mode and owner of the copy. A descriptor of the former file cannot do so."""
+    pool = filled.pool
+    index = 5
+    number, path = pool.disk_of(index), pool.path(index)
+    fd = os.open(path, os.O_RDWR)
+    mapping = mmap.mmap(fd, MIB)
+    try:
+        if how == "kill":
+            filled.replace()
+        drain_beside_user(pool, number)
+        with pytest.raises(OSError, match=os.strerror(errno.ESTALE)):
+            os.fchmod(fd, 0o666)
+        path.chmod(0o604)
+        os.chown(path, 1000, 1001)
+        mapping[2000:2005] = b"late!"
+        mapping.flush()
+        eventually(lambda: pool.disk_of(index) == number)
+        seen = path.stat()
+        assert (stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid) == (0o604, 1000, 1001)
+        assert not is_drained(pool, number + 1)
+    finally:
+        mapping.close()
+        os.close(fd)
+    eventually(lambda: is_drained(pool, number + 1))
+    assert path.read_bytes()[2000:2005] == b"late!"
+    seen = path.stat()
+    assert (stat.S_IMODE(seen.st_mode), seen.st_uid, seen.st_gid) == (0o604, 1000, 1001)
 
 
 @contextmanager
