@@ -1,6 +1,7 @@
 """`commitlogfs disk`: show and change the disks of a running mount."""
 
 import json
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ from commitlogfs.mount.commands.disk_drain import cancel, drain
 from commitlogfs.mount.commands.disk_offline import offline, online
 from commitlogfs.mount.commands.disk_remove import remove
 from commitlogfs.mount.commands.disk_replace import replace
+from commitlogfs.mount.config import edit as config_edit
 from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.linux.holders import describe_file_users
 from commitlogfs.mount.location import control_socket
@@ -90,7 +92,7 @@ def cordon(
     The disks record it, so it also holds after a restart.
 
     EXIT STATUS: 0 cordoned; 2 no such mount, or the reason is too long; 3 no daemon answers; 4 refused, and nothing
-    has changed: no such disk, or no other disk takes new segments.
+    has changed: no such disk, it leaves the pool, or no other disk takes new segments.
     """
     target, disk = find_target(which), number_or_path(disk)
     if reason is None:
@@ -105,14 +107,16 @@ def cordon(
 def uncordon(
     disk: DiskArgument, which: options.Mount = None, dry_run: options.DryRun = False, as_json: options.Json = False
 ) -> None:
-    """Let a disk take new segments again.
+    """Let a disk take new segments again. It stays in the pool if an interrupted `disk remove` has left it leaving.
 
     EXIT STATUS: 0 it is not cordoned any longer; 2 no such mount, or the configuration file cannot be used; 3 no
-    daemon answers; 4 refused, and nothing has changed: no such disk, it drains, or the file does not name it.
+    daemon answers; 4 refused, and nothing has changed: no such disk, it drains, the file does not name it, or
+    another `disk` command is at work.
     """
     target, disk = find_target(which), number_or_path(disk)
-    _require_configured(target, disk)
-    answer = ask(target, "disk-uncordon", disk=disk, dry_run=dry_run)
+    with ExitStack() as stack:
+        _keep_others_from(stack, target, disk)
+        answer = ask(target, "disk-uncordon", disk=disk, stays=True, dry_run=dry_run)
     _show_change(answer, "uncordoned", dry_run=dry_run, as_json=as_json)
 
 
@@ -124,14 +128,18 @@ def _recorded_reason(target: Target, disk: str) -> str:
     return ""
 
 
-def _require_configured(target: Target, disk: str) -> None:
-    """Raises RefusedError if an interrupted removal has taken the disk out of the configuration: the next daemon
-    would not serve what is written there."""
+def _keep_others_from(stack: ExitStack, target: Target, disk: str) -> None:
+    """No other command changes the disks of the pool as long as `stack`. Raises RefusedError if one is at work, or
+    if a removal that was interrupted has taken the disk out of the configuration: the next daemon would not serve
+    what is written there."""
     status = control_socket.ask(target.socket, "status")
     file = status["daemon"]["configuration"]
+    if file is None:
+        return
+    stack.enter_context(config_edit.only_editor(file))
     for entry in status["disks"]:
         is_meant = disk in (str(entry["number"]), entry["path"])
-        if is_meant and file is not None and all(d.path != entry["path"] for d in load_config(file).disks):
+        if is_meant and all(d.path != entry["path"] for d in load_config(file).disks):
             raise RefusedError(
                 f"{target.name}: {file} does not name {entry['path']} any more; complete `disk remove`, or put its "
                 "entry back"

@@ -101,7 +101,7 @@ def leave_pool(target: Target, disk: str, timeout: float) -> dict[str, Any]:
         path: str = plan["path"]
         planned = plan_removal(present, file, path)
         undo = stack.enter_context(ExitStack())
-        undo.callback(_keep, target, path, planned)
+        undo.callback(_keep, target, file, path, planned)
         lagging = ask(target, "disk-leave", disk=disk)["lagging"]
         require_recorded(target, lagging)
         rehearse(target.name, present if planned is None else planned.config, planned, "removed")
@@ -136,11 +136,13 @@ def _forget_left(target: Target, path: str, planned: Edit | None) -> None:
     ask(target, "disk-forget", directory=path)
 
 
-def _keep(target: Target, path: str, planned: Edit | None) -> None:
-    """Undo a removal, unless a daemon that was started meanwhile has dropped the disk already."""
+def _keep(target: Target, file: str, path: str, planned: Edit | None) -> None:
+    """Undo a removal, unless a daemon that was started meanwhile has dropped the disk already. The disk goes on
+    leaving if the file does not name it: the next daemon would miss it otherwise."""
     if path in served_disks(target):
         take_back(planned)
-        ask(target, "disk-stay", disk=path)
+        if any(disk.path == path for disk in load_config(file).disks):
+            ask(target, "disk-stay", disk=path)
 
 
 def _show_removal(plan: dict[str, Any], *, as_json: bool) -> None:

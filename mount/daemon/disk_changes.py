@@ -34,6 +34,7 @@ _NO_OTHER: Final = (
     "no other disk takes new segments now, so the broker could not write; "
     "uncordon or repair another disk, free space there, or add one"
 )
+_LEAVES: Final = "leaves the pool; complete `disk remove`, or keep the disk: `disk uncordon`"
 
 
 class DiskChanges:
@@ -73,35 +74,44 @@ class DiskChanges:
         if len(reason) > LONGEST_REASON or not reason.isprintable():
             raise PoolError(f"the reason: give at most {LONGEST_REASON} printable characters")
         disk = self._find(request_fields.disk(request))
+        if disk.is_leaving:
+            raise PoolError(f"{disk.path}: {_LEAVES}")
         if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
         if disk.cordon is not None and disk.cordon.reason == reason:
             return self._unchanged(disk)
         since_s = round(self._clock.wall()) if disk.cordon is None else disk.cordon.since_s
-        return await self._set(disk, Cordon(since_s, reason), dry_run=dry_run)
+        wanted = Cordon(since_s, reason)
+        lagging = await self._record(self._commitlog.membership.cordoned(disk.number, wanted), dry_run=dry_run)
+        if not dry_run:
+            log_event(log, logging.WARNING, "cordoned", disk=disk.path, reason=reason)
+        return self._changed(disk, lagging)
 
     async def _uncordon(self, request: dict[str, Any]) -> dict[str, Any]:
+        """`stays`: also if the disk leaves. The command has made sure that the configuration names it, and that no
+        `disk remove` is at work."""
+        stays = request_fields.flag(request, "stays")
         disk, dry_run = self._find(request_fields.disk(request)), request_fields.flag(request, "dry_run")
         if disk.drain is not None:
             raise PoolError(f"{disk.path}: is draining; `disk cancel` ends that")
         if disk.cordon is None and not disk.is_leaving:
             return self._unchanged(disk)
-        return await self._set(disk, None, dry_run=dry_run)
-
-    async def _set(self, disk: Disk, cordon: Cordon | None, *, dry_run: bool) -> dict[str, Any]:
-        membership = self._commitlog.membership.cordoned(disk.number, cordon)
+        if disk.is_leaving and not stays:
+            raise PoolError(f"{disk.path}: {_LEAVES}")
+        membership = self._commitlog.membership.staying(disk.number).cordoned(disk.number, None)
         lagging = await self._record(membership, dry_run=dry_run)
-        if not dry_run and cordon is None:
+        if not dry_run:
             log_event(log, logging.WARNING, "uncordoned", disk=disk.path)
-        elif not dry_run and cordon is not None:
-            log_event(log, logging.WARNING, "cordoned", disk=disk.path, reason=cordon.reason)
-        return {**self._describe(disk), "changed": True, "lagging": lagging}
+        return self._changed(disk, lagging)
 
     async def _record(self, membership: Membership, *, dry_run: bool) -> list[str]:
         return await record(self._parts, membership, dry_run=dry_run)
 
     def _unchanged(self, disk: Disk) -> dict[str, Any]:
         return {**self._describe(disk), "changed": False, "lagging": []}
+
+    def _changed(self, disk: Disk, lagging: list[str]) -> dict[str, Any]:
+        return {**self._describe(disk), "changed": True, "lagging": lagging}
 
     def _describe(self, disk: Disk) -> dict[str, Any]:
         return {
@@ -208,7 +218,9 @@ class DiskChanges:
         disk = self._find(request_fields.disk(request))
         if not disk.is_leaving:
             return self._unchanged(disk)
-        return await self._set(disk, disk.cordon, dry_run=False)
+        lagging = await self._record(self._commitlog.membership.staying(disk.number), dry_run=False)
+        log_event(log, logging.WARNING, "disk_stays", disk=disk.path, number=disk.number)
+        return self._changed(disk, lagging)
 
     async def _content(self, request: dict[str, Any]) -> dict[str, Any]:
         """How many segments and other files a disk holds."""

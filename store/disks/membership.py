@@ -122,8 +122,8 @@ class Membership:
         return replace(self, members=members, generation=self.generation + 1, last_number=number)
 
     def cordoned(self, number: DiskNumber, cordon: Cordon | None) -> "Membership":
-        """A member gets a cordon, or with None loses it; then it does not leave either."""
-        return self._changed(number, lambda member: replace(member, cordon=cordon, leaves=False))
+        """A member gets a cordon, or with None loses it."""
+        return self._changed(number, lambda member: replace(member, cordon=cordon))
 
     def draining(self, number: DiskNumber, drain: Drain | None) -> "Membership":
         """A member is to become empty; with None, that ends. A cordon is not touched."""
@@ -154,6 +154,10 @@ class Membership:
     def leaving(self, number: DiskNumber) -> "Membership":
         """A member is about to leave. From now on it gets no segments."""
         return self._changed(number, lambda member: replace(member, leaves=True))
+
+    def staying(self, number: DiskNumber) -> "Membership":
+        """A member does not leave after all. The caller makes sure that the configuration names it."""
+        return self._changed(number, lambda member: replace(member, leaves=False))
 
     def without(self, number: DiskNumber) -> "Membership":
         """A member has left. Its number is not given out again."""

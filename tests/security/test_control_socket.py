@@ -145,7 +145,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "scrub-cancel": {"rate": "number", "dry_run": "flag"},
     "scrub-clear": {"segments": "numbers", "dry_run": "flag"},
     "disk-cordon": {"disk": "disk", "reason": "text", "dry_run": "flag"},
-    "disk-uncordon": {"disk": "disk", "dry_run": "flag"},
+    "disk-uncordon": {"disk": "disk", "stays": "flag", "dry_run": "flag"},
     "disk-drain": {
         "disk": "disk",
         "mode": "choice",

@@ -15,6 +15,8 @@ from support.loop_disks import DiskFarm
 from support.pools import PoolMount
 from support.waiting import PATIENCE_S, eventually
 
+from commitlogfs.console.errors import RefusedError
+from commitlogfs.mount.commands import disk_calls, disk_remove
 from commitlogfs.mount.location import control_socket
 from commitlogfs.store import layout
 
@@ -74,6 +76,63 @@ def test_the_configuration_is_edited_by_hand_meanwhile(kept: KeptMount, monkeypa
     ran = pool.cli("disk", "remove", 4, pool.name)
     assert ran.status == 0, ran.err
     require_removed(pool, pool.disks[3])
+
+
+@pytest.mark.parametrize("verb", ["cordon", "uncordon"])
+def test_no_cordon_is_changed_beside_a_running_remove(
+    kept: KeptMount, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The disk would get segments, and leave the log with them."""
+    pool, refused = kept.pool, []
+    rehearse = disk_remove.rehearse
+
+    def rehearse_beside(*arguments: Any) -> None:
+        rehearse(*arguments)
+        refused.append(pool.cli("disk", verb, 4, pool.name))
+        pool.make_segments(range(6, 10))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_remove, "rehearse", rehearse_beside)
+        ran = pool.cli("disk", "remove", 4, pool.name)
+    assert ran.status == 0, ran.err
+    assert [one.status for one in refused] == [4]
+    reasons = {
+        "cordon": f"{pool.disks[3]}: leaves the pool; complete `disk remove`, or keep the disk: `disk uncordon`",
+        "uncordon": "another `commitlogfs disk` command is at work; wait for its end",
+    }
+    assert reasons[verb] in refused[0].err
+    require_removed(pool, pool.disks[3])
+    assert len(os.listdir(pool.mountpoint)) == 10
+
+
+def test_the_control_api_lifts_no_cordon_of_a_leaving_disk(kept: KeptMount) -> None:
+    pool = kept.pool
+    pool.ask("disk-leave", disk="4")
+    assert "leaves the pool" in pool.ask("disk-uncordon", disk="4")["refused"]
+    assert pool.status()["disks"][3]["state"] == "leaving"
+    planned = pool.cli("disk", "uncordon", 4, pool.name, "--dry-run", "--json").json()
+    assert (planned["number"], planned["changed"]) == (4, True)
+    assert pool.status()["disks"][3]["state"] == "leaving"
+
+
+def test_a_disk_that_the_edited_file_does_not_name_still_leaves(
+    kept: KeptMount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No daemon can take over, and somebody edits the file: the entry cannot come back, so the disk cannot stay."""
+    pool, directory = kept.pool, kept.pool.disks[3]
+
+    def refuse(*_: Any) -> None:
+        pool.config.write_text(f"{pool.config.read_text()}# by hand\n")
+        raise RefusedError("no daemon could take over")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_calls, "replace_daemon", refuse)
+        assert pool.cli("disk", "remove", 4, pool.name).status == 4
+    assert str(directory) not in pool.config.read_text()
+    assert pool.status()["disks"][3]["state"] == "leaving"
+    kept.replace()
+    require_removed(pool, directory)
+    assert pool.cli("disk", "remove", directory, pool.name).status == 0
 
 
 def test_an_empty_disk_leaves_and_can_come_back(kept: KeptMount) -> None:

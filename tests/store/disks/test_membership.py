@@ -58,7 +58,15 @@ def test_a_leaving_disk_keeps_its_cordon_and_can_stay():
     cordoned = FIRST.cordoned(DiskNumber(2), Cordon(1))
     leaving = cordoned.leaving(DiskNumber(2))
     assert leaving.member(DiskNumber(2)) == Member(DiskNumber(2), "b", "/data2", Cordon(1), leaves=True)
-    assert leaving.cordoned(DiskNumber(2), Cordon(1)).members == cordoned.members
+    assert leaving.staying(DiskNumber(2)).members == cordoned.members
+
+
+def test_a_change_of_its_cordon_does_not_keep_a_leaving_disk():
+    """Its entry may be gone from the configuration already: the next daemon would miss it."""
+    leaving = FIRST.leaving(DiskNumber(2))
+    for cordon in (Cordon(1), None):
+        changed = leaving.cordoned(DiskNumber(2), cordon).member(DiskNumber(2))
+        assert changed == Member(DiskNumber(2), "b", "/data2", cordon, leaves=True)
 
 
 def test_a_rebalance_comes_and_goes():
