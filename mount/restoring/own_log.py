@@ -4,6 +4,7 @@ The checks of a segment by itself do not show whose it is: the segments of anoth
 """
 
 import heapq
+import itertools
 import os
 import time
 from bisect import bisect
@@ -26,6 +27,9 @@ _COMPARED: Final = 4
 _TRIED: Final = 16
 """Segments that are read for that: of some, the first message cannot be read."""
 
+_CLOCKS_DIFFER_MS: Final = 60_000
+"""Most by which the clock of a broker may have been set back, or that of the next master may differ."""
+
 Head = Callable[[int], bytes]
 """length -> the first bytes of a segment. Raises OSError, UnreadablePlaceError."""
 
@@ -36,6 +40,8 @@ class FirstRecord(NamedTuple):
     data: bytes
     store_host: str
     """Address of the broker that has stored it; a slave's copy has that of its master."""
+    stored_ms: int
+    """When the broker stored it."""
 
 
 def first_record(head: Head, base_offset: BaseOffset, segment_size: int) -> FirstRecord | None:
@@ -51,7 +57,7 @@ def first_record(head: Head, base_offset: BaseOffset, segment_size: int) -> Firs
             record = decode(data, base_offset)
     except (RecordError, OSError, UnreadablePlaceError):
         return None
-    return FirstRecord(data[: record.total_size], str(record.store_host))
+    return FirstRecord(data[: record.total_size], str(record.store_host), record.store_timestamp_ms)
 
 
 class OwnLog:
@@ -130,24 +136,33 @@ class OwnLog:
         except OSError:
             return True
 
-    def foreign_host(self, base_offset: BaseOffset, head: Head) -> str:
-        """Why a segment, whose copy `head` reads, is not of the broker that has stored its neighbours in the log;
-        empty if it is, or if nothing can be compared."""
+    def contradiction(self, base_offset: BaseOffset, head: Head, last_ms: int) -> str:
+        """Why a segment, whose copy `head` reads, is not of the broker or the time of its neighbours in the
+        log; empty if it fits, or if nothing can be compared. `last_ms`: when its last message was stored."""
         record = first_record(head, base_offset, self._size)
-        hosts: dict[str, BaseOffset] = {}
-        for side in self._sides(base_offset):
-            for base in side[:_TRIED]:
-                own = self.first_record(base)
-                if own is not None:
-                    hosts.setdefault(own.store_host, base)
-                    break
-        if record is None or not hosts or record.store_host in hosts:
+        before, after = (self._nearest_record(side) for side in self._sides(base_offset))
+        if record is None:
             return ""
-        known = " and ".join(f"of {base:020d} by {host}" for host, base in hosts.items())
-        return (
-            f"its first message was stored by {record.store_host}, that {known}; if they are of one broker, put a "
-            "segment beside it that the log has"
-        )
+        hosts = {found.store_host: base for base, found in filter(None, (after, before))}
+        if hosts and record.store_host not in hosts:
+            known = " and ".join(f"of {base:020d} by {host}" for host, base in hosts.items())
+            return (
+                f"its first message was stored by {record.store_host}, that {known}; if they are of one broker, "
+                "put a segment beside it that the log has"
+            )
+        if before is not None and record.stored_ms < before[1].stored_ms - _CLOCKS_DIFFER_MS:
+            return _describe_time(record.stored_ms, "before", *before)
+        if after is not None and last_ms > after[1].stored_ms + _CLOCKS_DIFFER_MS:
+            return _describe_time(last_ms, "after", *after)
+        return ""
+
+    def _nearest_record(self, side: Iterable[BaseOffset]) -> tuple[BaseOffset, FirstRecord] | None:
+        """The first record of the nearest segment that has a readable one."""
+        for base in itertools.islice(side, _TRIED):
+            found = self.first_record(base)
+            if found is not None:
+                return base, found
+        return None
 
     def bound_mtime_ns(self, base_offset: BaseOffset, mtime_ns: int) -> int:
         """A time for a restored segment that is not in the future, and lies between those of its neighbours: a
@@ -170,6 +185,21 @@ class OwnLog:
 
     def _path(self, base_offset: BaseOffset) -> Path:
         return self._mountpoint / f"{base_offset:020d}"
+
+
+def _describe_time(stored_ms: int, side: str, neighbour: BaseOffset, record: FirstRecord) -> str:
+    return (
+        f"its messages were stored at {_moment(stored_ms)}, {side} those of {neighbour:020d} "
+        f"({_moment(record.stored_ms)}), so it is of another history of the log; if it is not, put a segment "
+        "beside it that the log has"
+    )
+
+
+def _moment(stored_ms: int) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(stored_ms // 1000))
+    except (OverflowError, ValueError, OSError):
+        return f"{stored_ms} ms"
 
 
 def _distance(base: BaseOffset, ordered: Sequence[BaseOffset]) -> int:

@@ -102,7 +102,7 @@ class Restorer:
             try:
                 with place.open(base_offset, self._spool, lambda done: on_step("fetching", done)) as fd:
                     checked = self._check(fd, base_offset, on_step)
-                    failure = "" if place.name in self._proven else self._foreign_host(fd, base_offset)
+                    failure = "" if place.name in self._proven else self._contradiction(fd, base_offset, checked)
                     failure = failure or self._difference(fd, base_offset, damage, checked)
                     failure = failure or self._hand_in(fd, base_offset, damage, checked, on_step)
             except (UnreadablePlaceError, UnsoundSegmentError) as error:
@@ -128,8 +128,9 @@ class Restorer:
             partial(_read_once, fd), base_offset, self._size, lambda done: on_step("checking", done)
         )
 
-    def _foreign_host(self, fd: int, base_offset: BaseOffset) -> str:
-        return self._log.foreign_host(base_offset, lambda most: os.pread(fd, most, 0))
+    def _contradiction(self, fd: int, base_offset: BaseOffset, checked: SealedSegment) -> str:
+        head = partial(_head, fd)
+        return self._log.contradiction(base_offset, head, checked.last_store_timestamp_ms)
 
     def _difference(self, fd: int, base_offset: BaseOffset, damage: Damage | None, checked: SealedSegment) -> str:
         """How a sound copy differs from what is known of the damaged segment; empty if it does not."""
@@ -187,6 +188,10 @@ class Restorer:
         if "refused" in answer:
             raise RefusedError(f"{self._target.name}: {answer['refused']}")
         return answer
+
+
+def _head(fd: int, length: int) -> bytes:
+    return os.pread(fd, length, 0)
 
 
 def _read_once(fd: int, position: int, length: int) -> bytes:

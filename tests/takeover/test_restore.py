@@ -466,6 +466,24 @@ def test_a_lone_segment_of_another_broker_is_refused(kept: KeptMount, slave: Pat
     assert pool.path(4).read_bytes() == content(4)
 
 
+@pytest.mark.parametrize("later_ms", [86_400_000, -86_400_000], ids=["later", "earlier"])
+def test_a_lone_segment_of_another_time_is_refused(kept: KeptMount, workdir: Path, later_ms: int) -> None:
+    """The same broker has had another log: its address fits, and the segment is sound."""
+    pool = kept.pool
+    lose(pool, 4)
+    other = workdir / "other"
+    other.mkdir()
+    (other / f"{4 * MIB:020d}").write_bytes(make_sealed(4 * MIB, MIB, store_ms=STORED_MS + later_ms))
+    out = restore(pool, "--from", other, status=1)
+    side, neighbour = ("before", 3) if later_ms < 0 else ("after", 5)
+    assert f", {side} those of {neighbour * MIB:020d} (" in out
+    assert "another history of the log; if it is not, put a segment beside it that the log has" in out
+    assert indexes(pool) == [0, 1, 2, 3, 5, 6, 7, 8]
+    shutil.copy(pool.path(3), other)
+    restore(pool, "--from", other)
+    assert indexes(pool) == list(range(9))
+
+
 @pytest.mark.parametrize(
     ("stored_ms", "index"), [(1_700_000_000_456 | 1 << 61, 5), (4_000_000_000_000, 5), (-1, 3), (1, 3)]
 )
@@ -477,6 +495,7 @@ def test_a_wrong_store_time_is_bounded_by_the_neighbours(
     other = workdir / "other"
     other.mkdir()
     (other / f"{4 * MIB:020d}").write_bytes(make_sealed(4 * MIB, MIB, store_ms=stored_ms))
+    shutil.copy(pool.path(3), other)  # the broker's clock was wrong: this shows that it is the same log
     restore(pool, "--from", other)
     assert pool.path(4).stat().st_mtime_ns == stored_ns(index)
 
