@@ -60,13 +60,14 @@ def add(
         settings.say(f"{target.name}: {path} is disk {joined['number']} of the pool; the next segments use it")
 
 
-def plan_addition(target: Target, path: str, *, checks_pool: bool = True) -> dict[str, Any]:
-    """The disk that the directory would become, with the configuration file as `file`. With `checks_pool`, also
-    whether the next daemon would mount the pool as it is. Raises as `join_pool`."""
+def plan_addition(target: Target, path: str, *, instead_of: str = "") -> dict[str, Any]:
+    """The disk that the directory would become, with the configuration file as `file`. Checks whether the next
+    daemon would mount the pool as it is, unless the disk comes `instead_of` one, which is given up before.
+    Raises as `join_pool`."""
     with ExitStack() as stack:
         file, present, planned = _open_configuration(stack, target, path)
-        plan = _prepare(target, path, dry_run=True)
-        if checks_pool and planned is not None:  # a file that names the directory unprepared is refused anyway
+        plan = _prepare(target, path, dry_run=True, instead_of=instead_of)
+        if not instead_of and planned is not None:  # a file that names the directory unprepared is refused anyway
             rehearse(target.name, present, None, "added")
         return {**plan, "file": file}
 
@@ -105,8 +106,8 @@ def _open_configuration(stack: ExitStack, target: Target, path: str) -> tuple[st
     return file, present, _plan_edit(present, file, path)
 
 
-def _prepare(target: Target, path: str, *, dry_run: bool) -> dict[str, Any]:
-    plan = ask(target, "disk-prepare", directory=path, dry_run=dry_run)
+def _prepare(target: Target, path: str, *, dry_run: bool, instead_of: str = "") -> dict[str, Any]:
+    plan = ask(target, "disk-prepare", directory=path, dry_run=dry_run, instead_of=instead_of)
     for warning in plan["warnings"]:
         typer.echo(f"commitlogfs: warning: {warning}", err=True)
     return plan

@@ -187,8 +187,7 @@ def _describe_joining(plan: dict[str, Any]) -> list[str]:
     joins = plan.get("joins")
     if joins is None:
         return []
-    number = "a disk" if joins["number"] is None else f"disk {joins['number']}"
-    return [f"{joins['path']} would become {number} of the pool."]
+    return [f"{joins['path']} would become disk {joins['number']} of the pool."]
 
 
 def _describe_loss(plan: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from commitlogfs.mount.commands.disk_calls import DiskArgument, Timeout, ask, nu
 from commitlogfs.mount.commands.disk_drain import RateOption, parse_rate, wait_until_drained
 from commitlogfs.mount.commands.disk_lost import confirm_loss, give_up_served
 from commitlogfs.mount.commands.disk_remove import leave_pool
+from commitlogfs.mount.config.errors import ConfigError
 from commitlogfs.mount.config.model import path_argument
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
@@ -130,14 +131,18 @@ def _drain(
 def _replace_dead(
     target: Target, old: str, path: str, timeout: float, *, yes: bool, dry_run: bool, wants_json: bool
 ) -> None:
-    joins: dict[str, Any] = {"number": None, "path": path}
-    if path != old:  # the new disk may be mounted where the dead one was; that can be checked afterwards only
-        joins["number"] = plan_addition(target, path, checks_pool=False)["number"]
-    plan = {**ask(target, "disk-give-up", disk=old, dry_run=True), "joins": joins}
+    lost = ask(target, "disk-give-up", disk=old, dry_run=True)
+    number = plan_addition(target, path, instead_of=old)["number"]
+    plan = {**lost, "joins": {"number": number, "path": path}}
     if not confirm_loss(plan, yes=yes, dry_run=dry_run, as_json=wants_json):
         return
     given_up = give_up_served(old, target, timeout)
-    joined = join_pool(target, path, timeout)
+    try:
+        joined = join_pool(target, path, timeout)
+    except (RefusedError, ConfigError) as error:
+        raise RefusedError(
+            f"{error}; disk {given_up['number']} is given up already: correct that, and run `disk add {path}`"
+        ) from error
     _show(
         {"name": target.name, **joined, "old": old, "lost": given_up["lost"], "left": True},
         f"{target.name}: {old} is given up, and {path} is disk {joined['number']} of the pool",

@@ -24,7 +24,7 @@ from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Role
-from commitlogfs.store.pool.giving_up import find_member, plan_giving_up
+from commitlogfs.store.pool.giving_up import GivingUp, find_member, plan_giving_up
 
 log = logging.getLogger(__name__)
 
@@ -346,16 +346,7 @@ class DiskChanges:
             raise PoolError(
                 f"{disk.path}: is {disk.present_state.value}, not lost; {remedy}, or detach it if it is dead"
             )
-        plan = plan_giving_up(
-            self._commitlog.membership,
-            member,
-            [s.base_offset for s in self._commitlog.catalog if s.size and s.disk != member.number],
-            self._commitlog.names.newest,
-            self._commitlog.segment_size,
-            round(self._clock.wall()),
-            [s.base_offset for s in self._commitlog.catalog.on_disk(member.number) if s.size],
-            self._commitlog.is_recordable,
-        )
+        plan = self._plan_giving_up(member)
         if disk is not None and await self._hangs(disk):
             raise PoolError(
                 f"{disk.path}: hangs, and the next daemon would wait for it; "
@@ -365,6 +356,18 @@ class DiskChanges:
         if not dry_run:
             log_event(log, logging.ERROR, "disk_given_up", disk=member.path, number=member.number)
         return {**plan.as_json(), "lagging": lagging}
+
+    def _plan_giving_up(self, member: Member) -> GivingUp:
+        return plan_giving_up(
+            self._commitlog.membership,
+            member,
+            [s.base_offset for s in self._commitlog.catalog if s.size and s.disk != member.number],
+            self._commitlog.names.newest,
+            self._commitlog.segment_size,
+            round(self._clock.wall()),
+            [s.base_offset for s in self._commitlog.catalog.on_disk(member.number) if s.size],
+            self._commitlog.is_recordable,
+        )
 
     # --- offline and back ----------------------------------------------------------------------------
 
@@ -478,6 +481,8 @@ class DiskChanges:
     # --- joining -------------------------------------------------------------------------------------
 
     async def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+        """With `instead_of`, a dry run is a plan for the time when that disk has been given up."""
+        dead = request_fields.text(request, "instead_of", "")
         path, dry_run = request_fields.text(request, "directory"), request_fields.flag(request, "dry_run")
         unmounted = await self._in_thread(partial(unmounted_above, path))
         if unmounted is not None:
@@ -485,12 +490,15 @@ class DiskChanges:
         log_ = self._commitlog
         if not any(disk.state is DiskState.RW and not disk.is_joining for disk in log_.disks.values()):
             raise PoolError(f"{path}: no disk of the pool can record the new member; make one writable")
+        membership = log_.membership
+        if dead and dry_run:
+            membership = self._plan_giving_up(self._find_member(dead)).membership
         plan_now = partial(
             joining.plan_joining,
             path,
             log_.pool_id,
             log_.segment_size,
-            log_.membership,
+            membership,
             list(log_.disks.values()),
         )
         plan = await self._in_thread(plan_now)

@@ -158,7 +158,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "disk-stay": {"disk": "disk"},
     "disk-give-up": {"disk": "disk", "dry_run": "flag"},
     "disk-content": {"disk": "disk"},
-    "disk-prepare": {"directory": "text", "dry_run": "flag"},
+    "disk-prepare": {"directory": "text", "instead_of": "text", "dry_run": "flag"},
     "disk-forget": {"directory": "text", "dry_run": "flag"},
     "rebalance-start": {"mode": "choice", "rate": "number", "dry_run": "flag"},
     "rebalance-cancel": {"dry_run": "flag"},

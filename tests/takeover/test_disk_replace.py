@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import Ran
@@ -11,6 +12,8 @@ from support.kept import KeptMount
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
+
+from commitlogfs.mount.commands import disk_replace
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -128,6 +131,60 @@ def test_a_missing_disk_is_given_up(keep: Callable[..., KeptMount]) -> None:
     pool.disks = [disk for disk in pool.disks if disk != pool.disks[number]] + [new]
     pool.make_segments(range(COUNT, COUNT + 3))
     assert {pool.disk_of(n) for n in range(COUNT, COUNT + 3)} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("is_named_by", ["number", "path"])
+def test_a_missing_disk_is_replaced_at_its_path(keep: Callable[..., KeptMount], is_named_by: str) -> None:
+    """The new directory is checked before the missing disk is given up."""
+    kept = keep(3, settings={"on_missing": '"degraded"'})
+    pool = kept.pool
+    pool.make_segments(range(COUNT))
+    number = next(n for n in range(3) if n not in (pool.disk_of(COUNT - 1), pool.disk_of(0)))
+    pool.stop()
+    path = pool.disks[number]
+    path.rename(pool.workdir / "away")
+    path.mkdir()
+    (path / "photo.jpg").touch()
+    kept.start()
+    before = (pool.config.read_text(), pool.ask("status")["members"])
+    old = path if is_named_by == "path" else number + 1
+    ran = pool.cli("disk", "replace", old, path, pool.name, "--yes")
+    assert (ran.status, "not empty (it holds 'photo.jpg')" in ran.err) == (4, True)
+    assert (pool.config.read_text(), pool.ask("status")["members"]) == before
+    (path / "photo.jpg").unlink()
+    planned = pool.cli("disk", "replace", old, path, pool.name, "--dry-run", "--json").json()
+    assert (planned["number"], planned["joins"]) == (number + 1, {"number": 4, "path": str(path)})
+    ran = pool.cli("disk", "replace", old, path, pool.name, "--yes")
+    assert ran.status == 0, ran.err
+    assert 4 in [disk["number"] for disk in pool.ask("status")["disks"]]
+    assert not pool.status()["degraded"]
+
+
+def test_after_a_loss_the_way_to_the_new_disk_is_named(
+    keep: Callable[..., KeptMount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keep(3, settings={"on_missing": '"degraded"'})
+    pool = kept.pool
+    pool.make_segments(range(COUNT))
+    number = next(n for n in range(3) if n not in (pool.disk_of(COUNT - 1), pool.disk_of(0)))
+    pool.stop()
+    pool.disks[number].rename(pool.workdir / "away")
+    kept.start()
+    new = new_directory(pool)
+    give_up = disk_replace.give_up_served
+
+    def give_up_beside(*arguments: Any) -> dict[str, Any]:
+        given_up = give_up(*arguments)
+        (new / "photo.jpg").touch()
+        return given_up
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_replace, "give_up_served", give_up_beside)
+        ran = pool.cli("disk", "replace", number + 1, new, pool.name, "--yes")
+    assert ran.status == 4
+    assert f"; disk {number + 1} is given up already: correct that, and run `disk add {new}`" in ran.err
+    (new / "photo.jpg").unlink()
+    assert pool.cli("disk", "add", new, pool.name).status == 0
 
 
 def test_refusals_change_nothing(kept: KeptMount) -> None:
