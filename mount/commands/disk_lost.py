@@ -106,7 +106,11 @@ def _give_up_unmounted(disk: str, file: Path, *, yes: bool, dry_run: bool, as_js
             return
         if planned is not None:
             config_edit.write(planned)
-        _record(config.name, pool, plan)
+        try:
+            _record(config.name, pool, plan)
+        except RefusedError:
+            take_back(planned)
+            raise
     _report(document, as_json=as_json, more="; mount it")
 
 

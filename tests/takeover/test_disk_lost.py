@@ -1,6 +1,7 @@
 """`commitlogfs disk remove --lost`: a dead disk is given up, and the log goes on without it."""
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
 from commitlogfs.mount.location import control_socket
+from commitlogfs.store.disks import identity
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -285,6 +287,27 @@ def test_repeated_after_the_configuration_was_changed(kept: KeptMount) -> None:
     assert "is given up" in give_up(pool, lost, "--yes")
     pool.start("--watchdog", "0")
     eventually(lambda: not pool.status()["degraded"])
+
+
+def test_a_loss_that_no_disk_records_leaves_the_configuration(
+    kept: KeptMount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = kept.pool
+    end(kept)
+    hide(pool, 2)
+    before = pool.config.read_bytes()
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(identity, "write_identity", refuse)
+        ran = pool.cli("disk", "remove", 3, pool.config, "--lost", "--yes")
+    assert ran.status == 4
+    assert "no disk could record the change; repair one, and repeat the command" in ran.err
+    assert pool.config.read_bytes() == before
+    give_up(pool, 3, "--yes")
+    without(pool, 2)
 
 
 @pytest.mark.parametrize("is_mounted", [True, False])
