@@ -20,6 +20,8 @@ from commitlogfs.mount.config.model import path_argument
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
 
+_HOW: Final = {"copy": "", "expiry": " by expiry", "failing": " as far as it can be read"}
+"""By the mode of the drain."""
 _DEAD: Final = frozenset({"failed", "offline", "unresponsive"})
 
 
@@ -38,8 +40,9 @@ def replace(
 ) -> None:
     """Let another disk take the place of one. Nothing is unmounted.
 
-    A living disk: DIRECTORY joins the pool, and the old disk drains. With --wait it also leaves the pool once it is
-    empty; without, `disk remove` does that.
+    A living disk: DIRECTORY joins the pool, and the old disk drains. A drain that it has already continues, also
+    one with --failing or --by-expiry, and without --rate it keeps its rate. With --wait the old disk also leaves
+    the pool once it is empty; without, `disk remove` does that.
 
     A dead or missing disk: it is given up, as by `disk remove --lost`, and DIRECTORY joins. What is lost is shown
     and has to be confirmed.
@@ -51,7 +54,8 @@ def replace(
     """
     target, path, wants_json = find_target(which), path_argument(new), settings.wants_json(as_json)
     status = control_socket.ask(target.socket, "status")
-    old, number = _find(status, number_or_path(old)), parse_rate(rate)
+    old, given = _find(status, number_or_path(old)), parse_rate(rate)
+    rates = {"rate": given} if given else {}  # else a drain that runs keeps its own
     if _state(status, old) in _DEAD:
         _replace_dead(target, old, path, timeout, yes=yes, dry_run=dry_run, wants_json=wants_json)
         return
@@ -59,12 +63,13 @@ def replace(
     if joined is None:
         plan = plan_addition(target, path)
         drained = ask(
-            target, "disk-drain", disk=old, rate=number, dry_run=True, more_room_bytes=plan["available_bytes"]
+            target, "disk-drain", disk=old, dry_run=True, more_room_bytes=plan["available_bytes"], **rates
         )
         if dry_run:
             _show(
                 {**plan, "old": old, "to_move": drained["to_move"]},
-                f"{target.name}: {path} would become disk {plan['number']}, and {old} would drain: "
+                f"{target.name}: {path} would become disk {plan['number']}, and {old} would drain"
+                f"{_HOW[drained['mode']]}: "
                 f"{count_of(drained['to_move'], 'segment')} "
                 f"({approximate_size(drained['to_move'] * drained['segment_size'])}) to move",
                 wants_json=wants_json,
@@ -78,7 +83,7 @@ def replace(
             wants_json=wants_json,
         )
         return
-    _drain(target, joined, old, number, timeout, wait=wait, wants_json=wants_json)
+    _drain(target, joined, old, rates, timeout, wait=wait, wants_json=wants_json)
 
 
 def _joined_before(name: str, status: dict[str, Any], old: str, path: str) -> dict[str, Any] | None:
@@ -99,7 +104,7 @@ def _drain(
     target: Target,
     joined: dict[str, Any],
     old: str,
-    rate: int,
+    rates: dict[str, int],
     timeout: float,
     *,
     wait: bool,
@@ -107,13 +112,12 @@ def _drain(
 ) -> None:
     """The new disk is one of the pool; the old one drains, and leaves."""
     path = joined["path"]
-    drained = ask(target, "disk-drain", disk=old, rate=rate)
+    drained = ask(target, "disk-drain", disk=old, **rates)
     result = {"name": target.name, **joined, "old": old, "to_move": drained["to_move"], "left": False}
     if not wait:
         more = f"`commitlogfs disk remove {old}` when `disk safe-to-remove` says so"
-        _show(
-            result, f"{target.name}: {path} is disk {joined['number']}; {old} drains; {more}", wants_json=wants_json
-        )
+        drains = f"{old} drains{_HOW[drained['mode']]}"
+        _show(result, f"{target.name}: {path} is disk {joined['number']}; {drains}; {more}", wants_json=wants_json)
         return
     wait_until_drained(target, drained["number"])
     try:

@@ -140,13 +140,17 @@ class DiskChanges:
     # --- drains --------------------------------------------------------------------------------------
 
     async def _drain(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A disk becomes empty: its segments are moved, or expire. Once more, it changes mode and rate."""
+        """A disk becomes empty: its segments are moved, or expire. Once more, it changes mode and rate; a field
+        that is left out keeps the present one."""
         disk, dry_run = self._find(request_fields.disk(request)), request_fields.flag(request, "dry_run")
-        mode = request_fields.choice(request, "mode", DrainMode, DrainMode.COPY)
-        rate = request_fields.number(request, "rate", 0)
+        present = disk.drain or Drain(0)
+        mode = request_fields.choice(request, "mode", DrainMode, present.mode)
+        rate = request_fields.number(request, "rate", present.rate)
         more_bytes = request_fields.number(request, "more_room_bytes", 0)
         if disk.is_leaving or disk.is_joining:
             raise PoolError(f"{disk.path}: is {disk.present_state.value}; wait until that is done")
+        if rate and not mode.copies:
+            raise PoolError(f"{disk.path}: drains by expiry, and nothing is copied; leave out --rate")
         if mode is not DrainMode.FAILING:
             _require_well(disk)
         if not self._commitlog.others_take_segments(disk):
@@ -154,13 +158,8 @@ class DiskChanges:
         plan, size = self._parts.drains.plan(disk), self._commitlog.segment_size
         more = more_bytes * disk.thresholds.force // 100 // size
         room = plan.room + more
-        if mode.copies and plan.needed > room:
-            remedy = "give a larger disk" if more else "add a disk, or use --by-expiry"
-            raise PoolError(
-                f"{disk.path}: {plan.needed:,} segments ({plan.needed * size:,} bytes) would have to go to the "
-                f"other disks, which have room for {room:,} ({room * size:,} bytes) below their `force` threshold; "
-                f"{remedy}"
-            )
+        if mode.copies:
+            _require_room(disk, plan.needed, room, size, gives_more=bool(more))
         since_s = round(self._clock.wall()) if disk.drain is None else disk.drain.since_s
         wanted = Drain(since_s, mode, rate)
         changed = wanted != disk.drain
@@ -287,6 +286,11 @@ class DiskChanges:
             raise PoolError(
                 f"{disk.path}: holds damaged files of repaired segments ({aside:,}); `commitlogfs scrub clear` "
                 "removes them"
+            )
+        if self._left_behind(disk) == len(others) > 0:
+            raise PoolError(
+                f"{disk.path}: holds former files that could not be read or removed completely ({len(others):,}); "
+                "`commitlogfs disk remove --lost` takes it out of the pool with them"
             )
         if others:
             raise PoolError(
@@ -530,7 +534,21 @@ def _require_well(disk: Disk) -> None:
     """Raises PoolError if an ordinary drain of a disk would stop."""
     if disk.state is not DiskState.RW or disk.is_troubled:
         raise PoolError(
-            f"{disk.path}: cannot be written, so nothing can be removed from it; repair it, or use --failing"
+            f"{disk.path}: cannot be written, so nothing can be removed from it; repair it, or save what can be "
+            "read (`disk drain --failing`)"
         )
     if disk.is_unreadable:
-        raise PoolError(f"{disk.path}: cannot be read; repair it, or use --failing")
+        raise PoolError(
+            f"{disk.path}: cannot be read; repair it, or save what can be read (`disk drain --failing`)"
+        )
+
+
+def _require_room(disk: Disk, needed: int, room: int, size: int, *, gives_more: bool) -> None:
+    """Raises PoolError if the other disks have no room for the segments of a disk that is to drain."""
+    if needed > room:
+        remedy = "give a larger disk" if gives_more else "add a disk, or let them expire (`disk drain --by-expiry`)"
+        raise PoolError(
+            f"{disk.path}: {needed:,} segments ({needed * size:,} bytes) would have to go to the "
+            f"other disks, which have room for {room:,} ({room * size:,} bytes) below their `force` threshold; "
+            f"{remedy}"
+        )

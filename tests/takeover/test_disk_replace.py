@@ -62,6 +62,30 @@ def test_a_living_disk_is_emptied_into_the_others_and_leaves(kept: KeptMount) ->
     assert any(name.isdecimal() for name in os.listdir(new))
 
 
+@pytest.mark.parametrize("option", ["--failing", "--by-expiry"])
+def test_a_disk_that_drains_already_keeps_the_mode_of_its_drain(kept: KeptMount, option: str) -> None:
+    pool, mode = kept.pool, option.removeprefix("--by-").removeprefix("--")
+    rate = ("--rate", "1KiB") if mode == "failing" else ()
+    assert pool.cli("disk", "drain", 2, pool.name, option, *rate).status == 0
+    before = pool.ask("status")["disks"][1]["drain"]
+    new = new_directory(pool)
+    how = {"failing": " as far as it can be read", "expiry": " by expiry"}[mode]
+    planned = pool.cli("disk", "replace", 2, new, pool.name, "--dry-run").out
+    assert f"{pool.disks[1]} would drain{how}: " in planned
+    ran = pool.cli("disk", "replace", 2, new, pool.name)
+    assert ran.status == 0, ran.err
+    assert f"; {pool.disks[1]} drains{how}; " in ran.out
+    drain = pool.ask("status")["disks"][1]["drain"]
+    assert [drain[key] for key in ("mode", "rate", "since")] == [before[key] for key in ("mode", "rate", "since")]
+    assert drain["mode"] == mode
+    ran = pool.cli("disk", "replace", 2, new, pool.name, "--rate", FAST)
+    if mode == "failing":
+        assert (ran.status, pool.ask("status")["disks"][1]["drain"]["rate"]) == (0, 1 << 30)
+    else:
+        assert ran.status == 4
+        assert f"{pool.disks[1]}: drains by expiry, and nothing is copied; leave out --rate" in ran.err
+
+
 def test_waiting_for_the_end(kept: KeptMount) -> None:
     pool = kept.pool
     new = new_directory(pool)
