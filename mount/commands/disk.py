@@ -174,8 +174,9 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
     """Report whether a disk can be unplugged. If it cannot, list what it holds and which processes have files there
     open.
 
-    EXIT STATUS: 0 it holds nothing: `disk remove` takes it out of the pool; 1 it holds segments or open files; 2 no
-    such mount; 3 no daemon answers; 4 refused: the pool has no such disk.
+    EXIT STATUS: 0 it holds nothing: `disk remove` takes it out of the pool; 1 it holds segments, open files or
+    files of others, or takes new segments; 2 no such mount; 3 no daemon answers; 4 refused: the pool has no such
+    disk.
     """
     target = find_target(which)
     content = ask(target, "disk-content", disk=number_or_path(disk))
@@ -184,14 +185,11 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
     users = []
     if is_empty and behind:
         users = users_of_disk(target, content["number"])
-    is_safe = is_empty and not users
-    if is_safe and behind:
-        text = (
-            f"{content['path']}: holds no segment of the log, but {count_of(behind, 'former file')} that could "
-            "not be read or removed completely; `commitlogfs disk remove --lost` takes it out of the pool with them"
-        )
-    elif is_safe:
-        text = f"{content['path']}: holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
+    is_safe = False
+    if is_empty and not users:
+        unsafe = _why_not_safe(content)
+        is_safe = unsafe is None
+        text = f"{content['path']}: {unsafe or _describe_safe(behind)}"
     else:
         users = users or users_of_disk(target, content["number"])
         text = (
@@ -207,6 +205,30 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
         typer.echo(f"{target.name}: {text}")
     if not is_safe:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _describe_safe(behind: int) -> str:
+    """`behind`: number of former files on a disk that can be unplugged."""
+    if not behind:
+        return "holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
+    return (
+        f"holds no segment of the log, but {count_of(behind, 'former file')} that could not be read or removed "
+        "completely; `commitlogfs disk remove --lost` takes it out of the pool with them"
+    )
+
+
+def _why_not_safe(content: dict[str, Any]) -> str | None:
+    """Why an empty disk cannot be unplugged; None if it can. A daemon of a former version does not report it."""
+    if content.get("arriving") is not None:
+        return f"{content['arriving']} is being copied to it; repeat the command"
+    if content.get("foreign") is not None:
+        return f"holds no segment of the log, but {content['foreign']!r}; move that away first"
+    if content.get("takes_segments"):
+        return (
+            "is empty, but takes new segments; `commitlogfs disk remove` takes it out of the pool, `disk cordon` "
+            "keeps it empty"
+        )
+    return None
 
 
 def _drains(target: Target, number: int) -> bool:

@@ -25,6 +25,7 @@ from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Role
 from commitlogfs.store.pool.giving_up import GivingUp, find_member, plan_giving_up
+from commitlogfs.store.segment import parse_segment_name
 
 log = logging.getLogger(__name__)
 
@@ -222,16 +223,44 @@ class DiskChanges:
         return self._changed(disk, lagging)
 
     async def _content(self, request: dict[str, Any]) -> dict[str, Any]:
-        """How many segments and other files a disk holds."""
+        """How many segments and other files a disk holds, and what may still come."""
         disk = self._find(request_fields.disk(request))
         await self._free_closed_files(disk)
+        foreign = await self._foreign_entry(disk)
         return {
             **self._describe(disk),
             "held": len(self._commitlog.others.moved(disk.number)) - self._left_behind(disk),
             "left_behind": self._left_behind(disk),
             "set_aside": self._set_aside(disk),
             "other_files": sum(file.disk == disk.number for file in self._commitlog.others),
+            "arriving": self._arriving(disk),
+            "takes_segments": disk.intended_state is DiskState.RW,
+            "foreign": foreign,
         }
+
+    def _arriving(self, disk: Disk) -> str | None:
+        """Name of the segment that is being copied to a disk."""
+        progress = self._parts.mover.progress
+        return progress.name.decode() if progress is not None and progress.target == disk.number else None
+
+    async def _foreign_entry(self, disk: Disk) -> str | None:
+        """Name of a file in the directory of an empty disk that is not of the pool; None if there is none, or if
+        the disk cannot be read."""
+        if self._commitlog.catalog.count_on_disk(disk.number):
+            return None
+        known = {file.path for file in self._commitlog.others if file.disk == disk.number}
+        keeps_removed = disk.state is not DiskState.RW or disk.is_troubled
+        size = self._commitlog.segment_size
+
+        def is_known(name: bytes) -> bool:
+            """A disk that cannot be written keeps segments that were removed from the log."""
+            return name in known or (keeps_removed and parse_segment_name(name, size) is not None)
+
+        work = partial(first_entry, disk.dirfd, is_known)
+        try:
+            return await self._parts.threads.run_within(disk.number, self._timing.members.record_s, work)
+        except (OSError, TimeoutError):
+            return None
 
     async def _free_closed_files(self, disk: Disk) -> None:
         """Return once an empty disk holds no file that has left the log and that no process has open, or after
@@ -297,11 +326,9 @@ class DiskChanges:
                 f"{disk.path}: holds files outside of the log ({len(others):,}), such as moved or removed segments "
                 "that are still open; `disk safe-to-remove` names the processes"
             )
-        progress = self._parts.mover.progress
-        if progress is not None and progress.target == disk.number:
-            raise PoolError(
-                f"{disk.path}: {progress.name.decode()} is being copied to it; cordon it, and repeat the command"
-            )
+        arriving = self._arriving(disk)
+        if arriving is not None:
+            raise PoolError(f"{disk.path}: {arriving} is being copied to it; cordon it, and repeat the command")
         if disk.is_troubled or disk.is_joining or disk.state is not DiskState.RW:
             raise PoolError(f"{disk.path}: cannot be written, so it is not certain that it is empty; repair it")
         if not self._commitlog.others_take_segments(disk):

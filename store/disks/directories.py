@@ -1,6 +1,7 @@
 """The directories of a pool's disks, before they are known to be its disks: opened, and checked."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from commitlogfs.store import layout
@@ -117,9 +118,10 @@ def require_writable(directory: OpenDirectory) -> None:
         raise PoolError(f"{path}: {directory.filesystem.name} is not supported ({missing}); use ext4 or xfs")
 
 
-def first_entry(dirfd: int) -> str | None:
-    """Name of an entry of a disk's directory; None if it is empty. Raises OSError."""
-    return min((name for name in os.listdir(dirfd) if os.fsencode(name) not in layout.IGNORED_NAMES), default=None)
+def first_entry(dirfd: int, is_known: Callable[[bytes], bool] = lambda _: False) -> str | None:
+    """Name of an entry of a disk's directory that is not known; None if there is none. Raises OSError."""
+    names = ((name, os.fsencode(name)) for name in os.listdir(dirfd))
+    return min((name for name, raw in names if raw not in layout.IGNORED_NAMES and not is_known(raw)), default=None)
 
 
 def _check_filesystem(directory: OpenDirectory) -> list[Finding]:

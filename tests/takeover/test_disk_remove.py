@@ -224,6 +224,9 @@ def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) ->
         "left_behind": 0,
         "set_aside": 0,
         "other_files": 1,
+        "arriving": None,
+        "takes_segments": False,
+        "foreign": None,
         "users": [{"pid": os.getpid(), "command": "python", "files": 1}],
         "safe": False,
     }
@@ -266,6 +269,40 @@ def test_a_foreign_file_keeps_a_disk(kept: KeptMount) -> None:
         ran.err == f"commitlogfs: test: {pool.disks[3]}: not empty (it holds 'photo.jpg'); move that away first\n"
     )
     assert pool.status()["disks"][3]["state"] == "cordoned"
+    ran = pool.cli("disk", "safe-to-remove", 4, pool.name)
+    assert (ran.status, ran.out) == (
+        1,
+        f"test: {pool.disks[3]}: holds no segment of the log, but 'photo.jpg'; move that away first\n",
+    )
+
+
+def test_an_empty_disk_that_takes_segments_is_not_safe_to_remove(kept: KeptMount) -> None:
+    pool = kept.pool
+    assert pool.cli("disk", "uncordon", 4, pool.name).status == 0
+    ran = pool.cli("disk", "safe-to-remove", 4, pool.name)
+    assert (ran.status, ran.out) == (
+        1,
+        f"test: {pool.disks[3]}: is empty, but takes new segments; `commitlogfs disk remove` takes it out of the "
+        "pool, `disk cordon` keeps it empty\n",
+    )
+
+
+def test_a_disk_to_which_a_segment_is_copied_is_not_safe_to_remove(
+    kept: KeptMount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = kept.pool
+    answer = control_socket.ask
+
+    def ask(path: Path, verb: str, *arguments: Any, **request: Any) -> dict[str, Any]:
+        answered = answer(path, verb, *arguments, **request)
+        return {**answered, "arriving": "00000000000000000000"} if verb == "disk-content" else answered
+
+    monkeypatch.setattr(control_socket, "ask", ask)
+    ran = pool.cli("disk", "safe-to-remove", 4, pool.name)
+    assert (ran.status, ran.out) == (
+        1,
+        f"test: {pool.disks[3]}: 00000000000000000000 is being copied to it; repeat the command\n",
+    )
 
 
 def test_the_last_disk_that_takes_segments_stays(keep: Callable[..., KeptMount]) -> None:

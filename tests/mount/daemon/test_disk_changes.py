@@ -14,6 +14,7 @@ from support.pooled import PATIENT, SIZE, Parts, make, open_parts, place
 from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.disks.disk_checks import DiskChecks
+from commitlogfs.fusefs.moves.mover import Progress
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.rebalance_changes import RebalanceChanges
@@ -126,6 +127,19 @@ def test_a_disk_whose_file_is_open_in_the_mount_is_refused_at_once(workdir: Path
             return await _answer_after_drain(parts)
 
         assert "that are still open" in trio.run(task)["refused"]
+
+
+def test_a_disk_reports_the_segment_that_is_copied_to_it(workdir: Path) -> None:
+    with open_parts(workdir, timing=RESTING) as parts:
+
+        async def task() -> dict[str, Any]:
+            parts.mover.progress = Progress(b"%020d" % 0, SIZE, DiskNumber(2), LEAVING)
+            answer = await DiskChanges(parts, FormerDaemons()).verbs()["disk-content"]({"disk": str(LEAVING)})
+            assert isinstance(answer, dict)
+            return answer
+
+        answer = trio.run(task)
+        assert (answer["arriving"], answer["takes_segments"]) == (f"{0:020d}", True)
 
 
 def test_a_drain_is_cancelled_when_no_segment_moves_any_more(
