@@ -165,7 +165,7 @@ def test_a_rotten_segment_stays_and_is_saved_from_a_failing_disk(filled: KeptMou
     eventually(lambda: counts(pool)["mismatches"] == [pool.path(index).name])
     status = " ".join(pool.cli("status", pool.name).out.split())
     assert f"{pool.path(index).name}: has changed since it was sealed" in status
-    assert "1 differ from their checksums" in pool.cli("disk", "list", pool.name).out
+    assert "1 differs from its checksum; `disk drain --failing` moves it" in pool.cli("disk", "list", pool.name).out
     error = pool.ask("status")["moves"]["last_error"]
     assert error.startswith(f"{pool.path(index).name}: its content differs from its checksum")
     eventually(lambda: "event=checksum_mismatch" in pool.log_path.read_text())
