@@ -48,7 +48,9 @@ def test_a_sound_log_has_no_verdict(filled: PoolMount) -> None:
     assert 'commitlogfs_scrub_bytes_total{pool="test"} 1.2582912e+07' in metrics
     assert 'commitlogfs_scrub_errors_total{kind="rotted",pool="test"} 0.0' in metrics
     assert 'commitlogfs_scrub_running{pool="test"} 0.0' in metrics
-    assert [cached_pages_of([backing(filled, index)]) for index in range(COUNT)] == before
+    after = [cached_pages_of([backing(filled, index)]) for index in range(COUNT)]
+    assert all(now <= then for now, then in zip(after, before, strict=True))
+    assert any(now == then > 0 for now, then in zip(after, before, strict=True)), "none has kept its pages"
     filled.require_logged("event=scrubbed")
 
 

@@ -1,4 +1,9 @@
-"""The page cache is one for the whole machine: what a test drops from it, another worker's test may be counting."""
+"""The page cache is one for the whole machine: what a test drops from it, another worker's test may be counting.
+
+The kernel, too, may take pages of a file at any time: some hosts page out what was not used for a minute (DAMON),
+by regions of memory, so that new pages may go with old ones. So a test that pages stay checks several files, and
+expects it of one.
+"""
 
 import fcntl
 from collections.abc import Iterator
