@@ -420,9 +420,11 @@ class CommitLog:
         recorded, first = self.membership.removed_before, self.catalog.first
         if not self.missing and not self.others.has_unremovable(self.disks):
             return recorded if self._removed_found else 0
-        if first is None or self.is_removing:
+        if first is None:
             return recorded
-        return max(recorded, min(self._removed_end, first.base_offset))
+        leaving = self.names.oldest_leaving  # if its removal fails, it is the first again
+        begin = first.base_offset if leaving is None else min(leaving, first.base_offset)
+        return max(recorded, min(self._removed_end, begin))
 
     def require_recordable(self, membership: Membership) -> None:
         """Raises PoolError if a list of members does not fit the attributes of some disk's directory."""

@@ -139,6 +139,10 @@ class Names:
     def is_any_leaving(self) -> bool:
         return bool(self._leaving)
 
+    @property
+    def oldest_leaving(self) -> BaseOffset | None:
+        return min((file.base_offset for file in self._leaving.values()), default=None)
+
     def record_uncertain(self, name: bytes, disk: DiskNumber) -> None:
         """A disk holds, or may hold, this name outside of the log."""
         self._uncertain[name] = disk

@@ -228,3 +228,31 @@ def test_what_is_known_of_a_disk_is_known_to_the_next_daemon(memory_directory: P
         pool.sick.fault = 0
 
     with_pool(memory_directory, task)
+
+
+def test_what_was_removed_beside_a_disk_that_hangs_does_not_come_back_with_another_one(
+    memory_directory: Path,
+) -> None:
+    """Nor after the death of the daemon that knew it."""
+    kept = SEGMENTS - DISKS
+
+    async def task(pool: Pool) -> None:
+        world, broker = pool.world, pool.broker
+        away, hanging = world.disk(1), world.disk(2)
+        away.pull_out()
+        world.kill()
+        await pool.when(lambda: world.is_serving)
+        assert world.serving.commitlog.missing == (str(away.path),)
+        hanging.hang()
+        await broker.expire(kept)
+        assert sorted(broker.log.segments)[0] == 2, "its removal has no answer"
+        await broker.expire(kept)
+        assert sorted(broker.log.segments)[0] == DISKS
+        world.kill()
+        world.answer(hanging)
+        away.put_back()
+        await pool.when(lambda: world.is_serving and not world.serving.commitlog.missing)
+        listed = {segment.base_offset // SIZE for segment in world.serving.commitlog.listed()}
+        assert listed - {2} == set(range(DISKS, SEGMENTS))
+
+    with_pool(memory_directory, task)

@@ -194,3 +194,42 @@ def test_a_removal_beside_a_missing_disk_is_recorded_before_its_answer(workdir: 
     timing = replace(PATIENT, members=replace(PATIENT.members, compare_s=1000.0))
     with open_parts(workdir, timing=timing) as parts:
         trio.run(main)
+
+
+def test_a_removal_beside_a_disk_that_hangs_and_a_missing_one_is_recorded_before_its_answer(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What precedes the segment whose removal hangs has left the log for good: segment 1, on the missing disk."""
+    unlink, go_on = remove.remove_file, threading.Event()
+
+    def waiting(dirfd: int, name: bytes, ino: int, wait: FreeWait) -> DiskUsage:
+        assert name != name_of(2) or go_on.wait(PATIENCE_S)
+        return unlink(dirfd, name, ino, wait)
+
+    monkeypatch.setattr(remove, "remove_file", waiting)
+
+    async def main() -> None:
+        for index in (0, 2, 3, 4):
+            await make(parts, index)
+        log = parts.commitlog
+        log.missing = (str(workdir / "disk4"),)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.member_records.run)
+            await parts.removals.unlink(name_of(0))
+            try:
+                with monkeypatch.context() as impatient:
+                    impatient.setattr(log, "timing", hasty)
+                    with pytest.raises(DiskFailedError):
+                        await parts.removals.unlink(name_of(2))
+                await parts.removals.unlink(name_of(3))
+                assert log.membership.removed_before == 2 * SIZE
+                assert log.membership.generation in log.recorded.values()
+            finally:
+                go_on.set()
+            await until(lambda: not log.is_removing)
+            nursery.cancel_scope.cancel()
+
+    timing = replace(PATIENT, members=replace(PATIENT.members, compare_s=1000.0))
+    hasty = replace(timing, requests=replace(timing.requests, remove_s=0.05))
+    with open_parts(workdir, timing=timing) as parts:
+        trio.run(main)

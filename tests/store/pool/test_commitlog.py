@@ -393,3 +393,22 @@ def test_a_loss_ends_when_its_segment_is_whole_again():
     assert log.follow_log() is log.membership
     log.record_attributes(file, packed_attributes(900, SIZE))
     assert log.follow_log().losses == (Loss(4, "/data4", 7, (Run(1, 1, 1, 1),)),)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_removals_beside_one_that_has_not_ended_are_on_record(stays: bool) -> None:
+    """Segment 1 lies on a missing disk, segment 2 on one that does not answer."""
+    log = make_log(dict.fromkeys((0, 2, 3, 4), SIZE))
+    log.missing = ("/data9",)
+    log.record_removed(log.plan_remove(name(0)), ROOMY)
+    assert log.follow_log().removed_before == SIZE
+    late = log.plan_remove(name(2))
+    log.record_leaving(late)
+    assert log.follow_log().removed_before == 2 * SIZE
+    log.record_removed(log.plan_remove(name(3)), ROOMY)
+    assert log.follow_log().removed_before == 2 * SIZE
+    if stays:
+        log.record_stayed(late)
+    else:
+        log.record_removed(late, ROOMY)
+    assert log.follow_log().removed_before == (2 if stays else 4) * SIZE
