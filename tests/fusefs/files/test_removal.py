@@ -199,7 +199,7 @@ def test_a_removal_beside_a_missing_disk_is_recorded_before_its_answer(workdir: 
 def test_a_removal_beside_a_disk_that_hangs_and_a_missing_one_is_recorded_before_its_answer(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What precedes the segment whose removal hangs has left the log for good: segment 1, on the missing disk."""
+    """Segment 1, on the missing disk, precedes the one whose removal hangs: it has left the log for good."""
     unlink, go_on = remove.remove_file, threading.Event()
 
     def waiting(dirfd: int, name: bytes, ino: int, wait: FreeWait) -> DiskUsage:
