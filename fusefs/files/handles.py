@@ -77,8 +77,7 @@ class Handles:
         OSError, SegmentNotFoundError (removed meanwhile), StaleInodeError (given up: the kernel looks the name up
         again)."""
         async with self._using(file) as handle:
-            if file.role is Role.GIVEN_UP or was_moved(file):
-                raise inodes.StaleInodeError(f"{file.name.decode()}: is on another disk now")
+            require_in_place(file)
             self._backing.record_open(
                 file, handle.fd, writable=handle.writable, first=not handle.opens, to_write=to_write
             )
@@ -152,15 +151,13 @@ class Handles:
     def require_current(self, file: Segment) -> None:
         """Raises StaleInodeError for a file that has left the log, unless it was removed while it was open. The
         caller is within `first_opens_held`."""
-        name = file.name.decode()
-        if file.role is Role.GIVEN_UP or was_moved(file):
-            raise inodes.StaleInodeError(f"{name}: is on another disk now")
+        require_in_place(file)
         try:
             found = self._commitlog.find_ino(file.disk, file.ino)
         except SegmentNotFoundError as error:
             raise inodes.StaleInodeError(str(error)) from error
         if found is not file:
-            raise inodes.StaleInodeError(f"{name}: removed")
+            raise inodes.StaleInodeError(f"{file.name.decode()}: removed")
 
     async def is_known_to_kernel(self, file: Segment) -> bool:
         """Whether the kernel still has a file's inode, open or cached: of a file that a former daemon has opened,
@@ -232,3 +229,10 @@ class Handles:
         await self._disks[handle.file.disk].close(handle.fd)
         if handle.file.role is not Role.SEGMENT:
             self._to_free.remind(handle.file.disk)
+
+
+def require_in_place(file: Segment) -> None:
+    """Raises StaleInodeError for a file that was given up, or whose segment was moved: its name leads to another
+    disk, so the kernel looks it up again."""
+    if file.role is Role.GIVEN_UP or was_moved(file):
+        raise inodes.StaleInodeError(f"{file.name.decode()}: is on another disk now")

@@ -8,7 +8,7 @@ from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.disk_files import DiskFiles
-from commitlogfs.fusefs.files.handles import Handles
+from commitlogfs.fusefs.files.handles import Handles, require_in_place
 from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
@@ -59,7 +59,7 @@ class Resizing:
         A new segment whose disk refuses, or hangs, is given up: the caller gets the error. Raises DiskError,
         OSError, InvalidSizeError, BeyondSegmentError, StaleInodeError.
         """
-        self._require_not_given_up(file)
+        require_in_place(file)
         disk = self._disks[file.disk]
         deadline_s = self._timing.resize_s if self._may_give_up(file) else None
         if deadline_s is None:
@@ -88,13 +88,9 @@ class Resizing:
             await disk.require_writable(file.path, file.ino, self._timing.resize_s)
         except (DiskReadOnlyError, DiskFailedError) as refusal:
             if await self._give_up(file, disk, refusal):
-                raise _given_up(file) from refusal
+                raise inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk") from refusal
         except (DiskError, OSError):
             return  # the open itself meets the same error
-
-    def _require_not_given_up(self, file: Segment) -> None:
-        if file.role is Role.GIVEN_UP:
-            raise _given_up(file)
 
     async def _give_up(self, file: Segment, disk: DiskFiles, error: DiskError) -> bool:
         """Take a segment that its disk refused out of the log, if it is certainly empty and another disk can take
@@ -144,7 +140,3 @@ class Resizing:
                 log_event(log, logging.WARNING, "sync_failed", segment=file.name, reason=str(error))
 
         self._background.sync_size(disk.number, work)
-
-
-def _given_up(file: Segment) -> inodes.StaleInodeError:
-    return inodes.StaleInodeError(f"{file.name.decode()}: given up on its disk")
