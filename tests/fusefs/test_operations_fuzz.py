@@ -9,7 +9,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pyfuse3
 import pytest
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 from pyfuse3 import EntryAttributes, FUSEError
 from support.pooled import PATIENT
+from support.request_fields import CONTEXT, ChangedFields
 
 from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.files.control_files import ControlContents
@@ -96,25 +97,6 @@ flags = st.one_of(st.integers(0, 2**31 - 1), st.sampled_from([os.O_RDONLY, os.O_
 modes = st.integers(0, 2**32 - 1)
 
 
-class _Ctx(NamedTuple):
-    """The fields of a RequestContext that handlers read, which only the Cython module can make."""
-
-    uid: int = 0
-    gid: int = 0
-    pid: int = 1
-    umask: int = 0
-
-
-class _Fields(NamedTuple):
-    update_size: bool
-    update_mode: bool
-    update_uid: bool
-    update_gid: bool
-    update_atime: bool
-    update_mtime: bool
-    update_ctime: bool = False
-
-
 @st.composite
 def new_attributes(draw: st.DrawFn) -> EntryAttributes:
     attributes = EntryAttributes()
@@ -136,8 +118,8 @@ def request(op: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Re
     return st.tuples(*arguments).map(lambda given_arguments: Request(op, given_arguments))
 
 
-ctx = st.just(_Ctx())
-fields = st.builds(_Fields, *[st.booleans()] * 6)
+ctx = st.just(CONTEXT)
+fields = st.builds(ChangedFields, *[st.booleans()] * 6)
 requests = st.one_of(
     request("lookup", inode_like, names, ctx),
     request("getattr", inode_like, ctx),
@@ -218,12 +200,12 @@ async def _play(served: Served, sequence: list[Request]) -> None:
 
 def test_it_still_serves_after_all_that(served: Served) -> None:
     async def main() -> None:
-        name, anybody = format_segment_name(100 * SIZE), cast(pyfuse3.RequestContext, _Ctx())
-        info, _ = await served.operations.create(pyfuse3.ROOT_INODE, name, 0o644, os.O_RDWR, anybody)
+        name = format_segment_name(100 * SIZE)
+        info, _ = await served.operations.create(pyfuse3.ROOT_INODE, name, 0o644, os.O_RDWR, CONTEXT)
         assert await served.operations.write(info.fh, 0, b"alive") == 5
         assert (await served.operations.read(info.fh, 0, 5)) == b"alive"
         await served.operations.release(info.fh)
-        await served.operations.unlink(pyfuse3.ROOT_INODE, name, anybody)
-        assert (await served.operations.lookup(pyfuse3.ROOT_INODE, b".commitlogfs", anybody)).st_ino == 2
+        await served.operations.unlink(pyfuse3.ROOT_INODE, name, CONTEXT)
+        assert (await served.operations.lookup(pyfuse3.ROOT_INODE, b".commitlogfs", CONTEXT)).st_ino == 2
 
     trio.run(main)

@@ -4,15 +4,16 @@ import errno
 import os
 import stat
 import threading
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, cast
 
 import pytest
 import trio
 import xxhash
-from pyfuse3 import EntryAttributes, FUSEError, InodeT, RequestContext, SetattrFields, XAttrNameT
-from support.pooled import SIZE, Parts, make, name_of, open_parts, place, segment
+from pyfuse3 import EntryAttributes, FUSEError, InodeT, SetattrFields, XAttrNameT
+from support.pooled import SIZE, Parts, name_of, place, segment
+from support.request_fields import CONTEXT, ChangedFields
 from support.waiting import PATIENCE_S, until
 from trio.testing import wait_all_tasks_blocked
 
@@ -28,19 +29,8 @@ from commitlogfs.store.files.attributes import PackedAttributes, unpack
 from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.pool.catalog import Segment
 
-COUNT = 8
 MODE = 0o604
 OLD_NS = 1_600_000_000_123_456_789
-CTX = cast(RequestContext, None)
-
-
-class Fields(NamedTuple):
-    update_mode: bool = False
-    update_uid: bool = False
-    update_gid: bool = False
-    update_atime: bool = False
-    update_mtime: bool = False
-    update_size: bool = False
 
 
 class Served(NamedTuple):
@@ -53,24 +43,20 @@ async def _nothing() -> bytes:
 
 
 @pytest.fixture
-def served(workdir: Path) -> Iterator[Served]:
-    with open_parts(workdir) as parts:
-        for index in range(COUNT):
-            trio.run(make, parts, index)
-            trio.run(parts.attributes.refresh, segment(parts, index))
-        yield Served(parts, CommitLogOperations(parts, ControlContents(_nothing, _nothing)))
+def served(parts: Parts) -> Served:
+    return Served(parts, CommitLogOperations(parts, ControlContents(_nothing, _nothing)))
 
 
-async def change(served: Served, file: Segment, fields: Fields) -> None:
+async def change(served: Served, file: Segment, fields: ChangedFields) -> None:
     """One request of the kernel: a new mode, and times of long ago."""
     wanted = EntryAttributes()
     wanted.st_mode = MODE
     wanted.st_atime_ns, wanted.st_mtime_ns = OLD_NS - 1, OLD_NS
     inode = InodeT(int(inodes.encode(file)))
-    await served.operations.setattr(inode, wanted, cast(SetattrFields, fields), None, CTX)
+    await served.operations.setattr(inode, wanted, cast(SetattrFields, fields), None, CONTEXT)
 
 
-async def change_by_path(served: Served, index: int, fields: Fields) -> None:
+async def change_by_path(served: Served, index: int, fields: ChangedFields) -> None:
     """As a kernel does it for a path: at ESTALE it looks the name up again, once."""
     try:
         await change(served, segment(served.parts, index), fields)
@@ -91,9 +77,11 @@ def mode_of(parts: Parts, index: int) -> int:
     return stat.S_IMODE(place(parts, index).stat().st_mode)
 
 
-@pytest.mark.parametrize("fields", [Fields(update_mode=True), Fields(update_atime=True, update_mtime=True)])
+@pytest.mark.parametrize(
+    "fields", [ChangedFields(update_mode=True), ChangedFields(update_atime=True, update_mtime=True)]
+)
 def test_a_change_while_the_copy_gets_its_name_reaches_the_copy(
-    served: Served, monkeypatch: pytest.MonkeyPatch, fields: Fields
+    served: Served, monkeypatch: pytest.MonkeyPatch, fields: ChangedFields
 ) -> None:
     """The former file was compared with the copy for the last time."""
     parts, publish = served.parts, SegmentCopy.publish
@@ -140,7 +128,7 @@ def test_a_change_under_way_ends_before_the_copy_has_its_name(
                 with pytest.raises(SegmentChangedError):
                     await move(parts, 1)
 
-            nursery.start_soon(change_by_path, served, 1, Fields(update_mode=True))
+            nursery.start_soon(change_by_path, served, 1, ChangedFields(update_mode=True))
             await until(has_begun.is_set)
             nursery.start_soon(fail_to_move)
             await until(lambda: parts.changes.is_in_flight(name_of(1)))
@@ -151,16 +139,11 @@ def test_a_change_under_way_ends_before_the_copy_has_its_name(
     assert mode_of(parts, 1) == MODE
 
 
-def test_a_new_atime_does_not_stop_a_move_and_goes_along(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts, verify = served.parts, SegmentCopy.verify_chunk
-
-    def change_at_its_end(copy: SegmentCopy, most: int) -> int:
-        count = verify(copy, most)
-        if not count:
-            trio.from_thread.run(change_by_path, served, 1, Fields(update_atime=True))
-        return count
-
-    monkeypatch.setattr(SegmentCopy, "verify_chunk", change_at_its_end)
+def test_a_new_atime_does_not_stop_a_move_and_goes_along(
+    served: Served, when_verified: Callable[[Callable[[], None]], None]
+) -> None:
+    parts = served.parts
+    when_verified(partial(trio.from_thread.run, change_by_path, served, 1, ChangedFields(update_atime=True)))
     former, before = segment(parts, 1), place(parts, 1).stat()
     trio.run(move, parts, 1)
     assert segment(parts, 1) is not former
@@ -181,7 +164,11 @@ def test_the_former_file_of_a_moved_segment_is_not_changed(served: Served, *, is
             await parts.sources.finish()
         file = parts.directories[former.disk - 1] / os.fsdecode(former.path)
         before = file.stat()
-        for fields in (Fields(update_mode=True), Fields(update_mtime=True), Fields(update_size=True)):
+        for fields in (
+            ChangedFields(update_mode=True),
+            ChangedFields(update_mtime=True),
+            ChangedFields(update_size=True),
+        ):
             with pytest.raises(FUSEError) as refused:
                 await change(served, former, fields)
             assert refused.value.errno == errno.ESTALE
@@ -201,7 +188,7 @@ def test_a_change_beside_a_hung_change_of_the_name_is_refused(served: Served) ->
             with pytest.raises(errors.store.DiskFailedError):
                 await hung
         with pytest.raises(FUSEError) as refused:
-            await change(served, file, Fields(update_mode=True))
+            await change(served, file, ChangedFields(update_mode=True))
         assert refused.value.errno == errno.EIO
         assert "no answer yet to an earlier change" in str(refused.value.__cause__)
 
@@ -222,10 +209,10 @@ def test_a_file_that_has_vanished_is_not_an_unexpected_error(
     async def main() -> None:
         inode = InodeT(int(inodes.encode(file)))
         if request_for == "its mode":
-            await change(served, file, Fields(update_mode=True))
+            await change(served, file, ChangedFields(update_mode=True))
         else:
             name = XAttrNameT(b"user.commitlogfs." + (b"state" if request_for == "its state" else b"xxh3"))
-            await served.operations.getxattr(inode, name, CTX)
+            await served.operations.getxattr(inode, name, CONTEXT)
 
     with pytest.raises(FUSEError) as refused:
         trio.run(main)
@@ -233,19 +220,14 @@ def test_a_file_that_has_vanished_is_not_an_unexpected_error(
     assert unexpected == []
 
 
-def test_a_repair_notices_a_change_of_the_damaged_file(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_notices_a_change_of_the_damaged_file(
+    served: Served, when_verified: Callable[[Callable[[], None]], None]
+) -> None:
     """The copy would have the former mode."""
-    parts, verify = served.parts, SegmentCopy.verify_chunk
+    parts = served.parts
     right = parts.directories[0].parent / "right"
     right.write_bytes(bytes([7]) * SIZE)
-
-    def change_at_its_end(copy: SegmentCopy, most: int) -> int:
-        count = verify(copy, most)
-        if not count:
-            trio.from_thread.run(change_by_path, served, 1, Fields(update_mode=True))
-        return count
-
-    monkeypatch.setattr(SegmentCopy, "verify_chunk", change_at_its_end)
+    when_verified(partial(trio.from_thread.run, change_by_path, served, 1, ChangedFields(update_mode=True)))
 
     async def main() -> None:
         file, digest = segment(parts, 1), xxhash.xxh3_128(right.read_bytes()).digest()

@@ -3,12 +3,12 @@
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
-from support.pooled import Parts, make, name_of, open_parts, segment
+from support.pooled import Parts, name_of, segment
 from support.waiting import PATIENCE_S, until
 from trio.testing import wait_all_tasks_blocked
 
@@ -21,18 +21,6 @@ from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.moves.mark import source_of, write_mark
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
-
-COUNT = 8
-
-
-@pytest.fixture
-def parts(workdir: Path) -> Iterator[Parts]:
-    with open_parts(workdir) as parts:
-        for index in range(COUNT):
-            trio.run(make, parts, index)
-            place(parts, index).write_bytes(bytes([index]) * 4096)
-            trio.run(parts.attributes.refresh, segment(parts, index))
-        yield parts
 
 
 def place(parts: Parts, index: int) -> Path:
@@ -116,7 +104,8 @@ def test_a_move_is_finished_when_its_files_are_closed(parts: Parts, monkeypatch:
 
 
 def test_the_newest_segments_stay(parts: Parts) -> None:
-    for index in range(COUNT - NEWEST_KEPT, COUNT):
+    count = len(parts.commitlog.catalog)
+    for index in range(count - NEWEST_KEPT, count):
         with pytest.raises(MoveStoppedError):
             move(parts, index)
 
@@ -171,21 +160,18 @@ def test_what_the_device_returns_is_compared(parts: Parts, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("change", ["its target is cordoned", "it is among the newest again"])
 def test_what_changes_before_the_last_step_is_seen(
-    parts: Parts, monkeypatch: pytest.MonkeyPatch, change: str
+    parts: Parts, when_verified: Callable[[Callable[[], None]], None], change: str
 ) -> None:
-    """Between the verification of the copy and its name."""
-    former, target, verify = segment(parts, 1), other(parts, 1), SegmentCopy.verify_chunk
+    former, target = segment(parts, 1), other(parts, 1)
 
-    def change_at_its_end(copy: SegmentCopy, most: int) -> int:
-        count = verify(copy, most)
-        if not count and change == "its target is cordoned":
+    def apply() -> None:
+        if change == "its target is cordoned":
             parts.commitlog.disks[target].cordon = Cordon(1)
-        elif not count:
-            for index in range(2, COUNT - 1):
+        else:
+            for index in range(2, len(parts.commitlog.catalog) - 1):
                 parts.commitlog.catalog.remove(segment(parts, index))
-        return count
 
-    monkeypatch.setattr(SegmentCopy, "verify_chunk", change_at_its_end)
+    when_verified(apply)
     with pytest.raises(MoveStoppedError):
         move(parts, 1)
     assert segment(parts, 1) is former

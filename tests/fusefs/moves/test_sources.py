@@ -4,28 +4,15 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import BinaryIO
 
-import pytest
 import trio
-from support.pooled import Parts, make, name_of, open_parts, place, segment
+from support.pooled import Parts, name_of, place, segment
 
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.changes import Changes
 from commitlogfs.store.pool.catalog import Segment
-
-COUNT = 8
-
-
-@pytest.fixture
-def parts(workdir: Path) -> Iterator[Parts]:
-    with open_parts(workdir) as parts:
-        for index in range(COUNT):
-            trio.run(make, parts, index)
-            trio.run(parts.attributes.refresh, segment(parts, index))
-        yield parts
 
 
 @contextmanager

@@ -11,8 +11,9 @@ from typing import cast
 import trio
 from pyfuse3 import EntryAttributes, FUSEError, SetattrFields
 from support.records import make_sealed
+from support.request_fields import CONTEXT, ChangedFields
 from support.simulation.power import change_on_medium
-from support.simulation.world import CONTEXT, SIZE, PowerCutError, World
+from support.simulation.world import SIZE, PowerCutError, World
 
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.segment import format_segment_name
@@ -20,19 +21,6 @@ from commitlogfs.store.segment import format_segment_name
 BROKER_S = 5.0
 """A broker gives a create up after this time."""
 OPEN_SEGMENTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    """The fields of a SetattrFields, which only pyfuse3's own code can make."""
-
-    update_size: bool = False
-    update_mtime: bool = False
-    update_mode: bool = False
-    update_uid: bool = False
-    update_gid: bool = False
-    update_atime: bool = False
-    update_ctime: bool = False
 
 
 @dataclass(eq=False)
@@ -136,7 +124,7 @@ class Broker:
         attributes = EntryAttributes()
         attributes.st_size = size or 0
         attributes.st_mtime_ns = mtime_ns or 0
-        fields = _Fields(update_size=size is not None, update_mtime=mtime_ns is not None)
+        fields = ChangedFields(update_size=size is not None, update_mtime=mtime_ns is not None)
         await self.world.request("setattr", inode, attributes, cast(SetattrFields, fields), None, CONTEXT)
 
     async def _close(self, handle: int) -> None:

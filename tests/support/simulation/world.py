@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import trio
-from pyfuse3 import FUSEError, RequestContext
+from pyfuse3 import FUSEError
 from support.pooled import Kernel
 from support.simulation.daemon import SIZE, Daemon, Settings
 from support.simulation.disks import SimulatedClock, SimulatedDisk, SimulatedDisks
@@ -31,19 +31,6 @@ START_S = 0.3
 """A successor answers after this time."""
 REFUSED_S = 5.0
 """After this time, another daemon is started for one that has refused its disks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The fields of a RequestContext that handlers read, which only pyfuse3's own code can make."""
-
-    uid: int = 0
-    gid: int = 0
-    pid: int = 1
-    umask: int = 0
-
-
-CONTEXT = cast(RequestContext, Context())
 
 
 @dataclass(slots=True)
