@@ -223,8 +223,8 @@ class Parts:
         return compose(shares, rules.trigger, rules.mode, forced_are_open=self.retention.forced_are_open)
 
     async def segment_state(self, file: Segment, deadline_s: float | None = None) -> SegmentState:
-        """State of a segment, by the first bytes of it and of the next two. Raises OSError; with a deadline
-        TimeoutError."""
+        """State of a segment, by the first bytes of it and of the next two. Raises OSError, StaleInodeError; with
+        a deadline TimeoutError."""
 
         async def has_data(segment: Segment) -> bool:
             return await self.disk_files[segment.disk].has_data(segment.path, deadline_s)

@@ -426,7 +426,7 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(pyfuse3.ENOATTR)  # security.capability is asked before every write: be quick
         file = self._file(inode)
         if name == xattrs.STATE:
-            return (await self._segment_state(file)).value.encode()
+            return (await self.parts.segment_state(file)).value.encode()
         await self.attributes.refresh(file)
         if name == xattrs.CHECKSUM:
             digest = await self._checksum(file)
@@ -463,24 +463,15 @@ class CommitLogOperations(pyfuse3.Operations):
         raise NotPermittedError("extended attributes are read-only")
 
     async def _checksum(self, file: Segment) -> bytes | None:
-        """The digest of a settled segment, if it has one of its content on the disk. Raises DiskError, OSError."""
+        """The digest of a settled segment, if it has one of its content on the disk. Raises as
+        DiskFiles.read_checksum."""
         catalog = self.commitlog.catalog
         if not catalog.is_settled(file):
             return None
-        try:
-            digest = await self.disk_files[file.disk].read_checksum(file.name, file.ino)
-        except FileNotFoundError as error:
-            raise _moved_away(file) from error
+        digest = await self.disk_files[file.disk].read_checksum(file.name, file.ino)
         if digest is None:
             catalog.record_checksum(file, is_valid=False)
         return digest if catalog.is_settled(file) else None
-
-    async def _segment_state(self, file: Segment) -> SegmentState:
-        """Raises OSError, StaleInodeError."""
-        try:
-            return await self.parts.segment_state(file)
-        except FileNotFoundError as error:
-            raise _moved_away(file) from error
 
     # --- helpers -------------------------------------------------------------------------------------
 
@@ -515,7 +506,7 @@ class CommitLogOperations(pyfuse3.Operations):
         if handle.writable or not to_write:
             return handle
         try:
-            if await self._segment_state(file) is not SegmentState.SEALED:
+            if await self.parts.segment_state(file) is not SegmentState.SEALED:
                 raise DiskReadOnlyError(
                     self.commitlog.disk_of(file).path,
                     f"its filesystem is read-only, so nothing can be appended to {file.name.decode()}",
@@ -585,8 +576,3 @@ class CommitLogOperations(pyfuse3.Operations):
         if changes.mtime_ns is not None:
             self.parts.changes.changed_ns = changes.mtime_ns
         return attrs.entry_of_root(root, self.parts.changes.changed_ns)
-
-
-def _moved_away(file: Segment) -> inodes.StaleInodeError:
-    """For a file that was moved or removed while it was read by its path."""
-    return inodes.StaleInodeError(f"{file.name.decode()}: is not on this disk any more")

@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store import layout
 from commitlogfs.store.clock import Clock
@@ -214,16 +215,24 @@ class DiskFiles:
         await self._threads.run(self.number, partial(os.fdatasync if data_only else os.fsync, fd))
 
     async def has_data(self, path: bytes, deadline_s: float | None = None) -> bool:
-        """Whether a record begins the file. Raises OSError; TimeoutError after the deadline."""
+        """Whether a record begins the file. Raises OSError, StaleInodeError (moved or removed meanwhile);
+        TimeoutError after the deadline."""
         read = partial(written.has_data, self._disk.dirfd, path)
-        if deadline_s is None:
-            return await self._threads.run(self.number, read)
-        return await self._threads.run_within(self.number, deadline_s, read)
+        try:
+            if deadline_s is None:
+                return await self._threads.run(self.number, read)
+            return await self._threads.run_within(self.number, deadline_s, read)
+        except FileNotFoundError as error:
+            raise self._moved_away(path) from error
 
     async def read_checksum(self, name: bytes, ino: int) -> bytes | None:
-        """The digest of a segment, if it has one of its present content. Raises DiskError, OSError."""
+        """The digest of a segment, if it has one of its present content. Raises DiskError, OSError, StaleInodeError
+        (moved or removed meanwhile)."""
         read = partial(read_checksum_of, self._disk.dirfd, name, ino)
-        return await self._run("getxattr", read, self._timing.stat_s)
+        try:
+            return await self._run("getxattr", read, self._timing.stat_s)
+        except FileNotFoundError as error:
+            raise self._moved_away(name) from error
 
     # --- creating and renaming -----------------------------------------------------------------------
 
@@ -374,8 +383,13 @@ class DiskFiles:
             raise translated from error
 
     def _vanished(self, path: bytes) -> ForeignFileError:
+        """For a file that the daemon itself does not move or remove meanwhile."""
         fact = f"{path.decode()}: the file has vanished (removed outside commitlogfs)"
         return ForeignFileError(self.path, f"{fact}; run `commitlogfs check`")
+
+    def _moved_away(self, path: bytes) -> inodes.StaleInodeError:
+        """For a file that may be moved or removed meanwhile: the kernel looks its name up again."""
+        return inodes.StaleInodeError(f"{path.decode()}: is not on {self.path} any more")
 
     def _count(self, op: str, error: OSError) -> None:
         self.record_error(op, errno.errorcode.get(error.errno or 0, "EIO"))

@@ -20,7 +20,7 @@ from commitlogfs.fusefs.moves.drains import Drains
 from commitlogfs.fusefs.moves.mover import Mover, MoveStoppedError
 from commitlogfs.store.disks.losses import lost_before
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskError, PoolError, StoreError
+from commitlogfs.store.errors import DiskError, PoolError, SegmentNotFoundError, StoreError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.files.attributes import unpack
@@ -167,7 +167,7 @@ class Restores:
             try:
                 checksum = await disk.read_checksum(segment.name, segment.ino)
                 lost = await disk.unreadable_ranges(segment.name)
-            except (DiskError, OSError) as error:
+            except (DiskError, OSError, SegmentNotFoundError) as error:
                 reason = f"its disk cannot read its checksum ({error})"
         reason = reason or why_not_repairable(verdict, checksum)
         if not reason and not self._commitlog.catalog.is_settled(segment):

@@ -14,6 +14,7 @@ from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.kernel.inodes import StaleInodeError
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store.clock import SYSTEM_CLOCK
 from commitlogfs.store.errors import DiskFailedError, ForeignFileError
@@ -65,6 +66,14 @@ def test_a_file_that_vanished_is_reported_when_it_is_opened(disk: DiskFiles, cou
     assert counted.errors == [("open", "ENOENT"), ("stat", "ENOENT"), ("lease", "ENOENT")]
 
 
+def test_a_file_that_left_while_its_checksum_is_read_is_looked_up_again(disk: DiskFiles) -> None:
+    async def main() -> None:
+        with pytest.raises(StaleInodeError):
+            await disk.read_checksum(NAME, 4711)
+
+    trio.run(main)
+
+
 def test_a_reservation_that_comes_too_late_is_closed(
     disk: DiskFiles, counted: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +111,7 @@ def test_errors_of_data_are_the_callers_and_not_counted(disk: DiskFiles, counted
                 await disk.read(fd, 10, 0)
         finally:
             os.close(fd)
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(StaleInodeError):
             await disk.has_data(NAME)
 
     trio.run(main)
