@@ -422,8 +422,8 @@ class CommitLog:
             return recorded if self._removed_found else 0
         if first is None:
             return recorded
-        leaving = self.names.oldest_leaving  # if its removal fails, it is the first again
-        begin = first.base_offset if leaving is None else min(leaving, first.base_offset)
+        returning = self.names.oldest_returning
+        begin = first.base_offset if returning is None else min(returning, first.base_offset)
         return max(recorded, min(self._removed_end, begin))
 
     def require_recordable(self, membership: Membership) -> None:

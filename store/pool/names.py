@@ -140,8 +140,10 @@ class Names:
         return bool(self._leaving)
 
     @property
-    def oldest_leaving(self) -> BaseOffset | None:
-        return min((file.base_offset for file in self._leaving.values()), default=None)
+    def oldest_returning(self) -> BaseOffset | None:
+        """The oldest segment that a disk is still removing: if that fails, it is a segment of the log again."""
+        leaving = (file.base_offset for file in self._leaving.values() if file.role is Role.SEGMENT)
+        return min(leaving, default=None)
 
     def record_uncertain(self, name: bytes, disk: DiskNumber) -> None:
         """A disk holds, or may hold, this name outside of the log."""

@@ -412,3 +412,16 @@ def test_removals_beside_one_that_has_not_ended_are_on_record(stays: bool) -> No
     else:
         log.record_removed(late, ROOMY)
     assert log.follow_log().removed_before == (2 if stays else 4) * SIZE
+
+
+def test_a_copy_that_is_being_removed_does_not_delay_the_record_of_removals() -> None:
+    """Segment 1 lies on a missing disk, and an unfinished copy of it on one that does not answer."""
+    log = make_log(dict.fromkeys((0, 2, 3), SIZE))
+    copy = b"." + name(1) + b".x"
+    created(log, copy, 900)
+    log.missing = ("/data9",)
+    log.record_leaving(log.plan_remove(copy))
+    log.record_removed(log.plan_remove(name(0)), ROOMY)
+    log.record_removed(log.plan_remove(name(2)), ROOMY)
+    assert log.is_removing
+    assert log.follow_log().removed_before == 3 * SIZE

@@ -154,14 +154,14 @@ class Broker:
         while not await self._remove(self.log.next_index):  # noqa: ASYNC110 - nothing announces that a disk is well
             await trio.sleep(30.0)
 
-    def _oldest_leaving(self) -> float:
+    def _oldest_returning(self) -> float:
         """Index of the oldest segment whose disk has not answered to its removal."""
-        base = self.world.serving.commitlog.names.oldest_leaving
+        base = self.world.serving.commitlog.names.oldest_returning
         return math.inf if base is None else base // SIZE
 
     async def _remove(self, index: int) -> bool:
         """Whether the segment is gone."""
-        leaving = self._oldest_leaving()
+        returning = self._oldest_returning()
         try:
             await self.world.request("unlink", inodes.ROOT, format_segment_name(index * SIZE), CONTEXT)
         except FUSEError as error:
@@ -184,7 +184,7 @@ class Broker:
         if first is None or first.base_offset > index * SIZE:
             # It was the oldest, so the other disks have recorded that the log begins behind it, or with a segment
             # whose removal has no answer yet.
-            begin = min(index, leaving, self._oldest_leaving())
+            begin = min(index, returning, self._oldest_returning())
             older = {kept for kept, away in self._removed_unseen.items() if kept < begin and away <= self._away}
             self.log.may_return -= older
         return True
