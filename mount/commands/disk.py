@@ -31,6 +31,7 @@ from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.linux.holders import describe_file_users
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
+from commitlogfs.mount.status.disk_content import describe_arriving, describe_foreign, describe_left_behind
 from commitlogfs.mount.views.status_text import describe_disk, describe_offline
 from commitlogfs.store.disks.membership import LONGEST_REASON
 
@@ -209,20 +210,17 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
 
 def _describe_safe(behind: int) -> str:
     """`behind`: number of former files on a disk that can be unplugged."""
-    if not behind:
-        return "holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
-    return (
-        f"holds no segment of the log, but {count_of(behind, 'former file')} that could not be read or removed "
-        "completely; `commitlogfs disk remove --lost` takes it out of the pool with them"
-    )
+    if behind:
+        return describe_left_behind(behind)
+    return "holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
 
 
 def _why_not_safe(content: dict[str, Any]) -> str | None:
     """Why an empty disk cannot be unplugged; None if it can. A daemon of a former version does not report it."""
     if content.get("arriving") is not None:
-        return f"{content['arriving']} is being copied to it; repeat the command"
+        return describe_arriving(content["arriving"], takes_segments=content["takes_segments"])
     if content.get("foreign") is not None:
-        return f"holds no segment of the log, but {content['foreign']!r}; move that away first"
+        return describe_foreign(content["foreign"])
     if content.get("takes_segments"):
         return (
             "is empty, but takes new segments; `commitlogfs disk remove` takes it out of the pool, `disk cordon` "

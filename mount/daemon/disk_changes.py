@@ -17,6 +17,7 @@ from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.member_changes import answer, record
 from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.preflight.fstab import unmounted_above
+from commitlogfs.mount.status.disk_content import describe_arriving, describe_foreign, describe_left_behind
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import LONGEST_REASON, Cordon, Drain, DrainMode, Member, Membership
@@ -317,10 +318,7 @@ class DiskChanges:
                 "removes them"
             )
         if self._left_behind(disk) == len(others) > 0:
-            raise PoolError(
-                f"{disk.path}: holds former files that could not be read or removed completely ({len(others):,}); "
-                "`commitlogfs disk remove --lost` takes it out of the pool with them"
-            )
+            raise PoolError(f"{disk.path}: {describe_left_behind(len(others))}")
         if others:
             raise PoolError(
                 f"{disk.path}: holds files outside of the log ({len(others):,}), such as moved or removed segments "
@@ -328,7 +326,8 @@ class DiskChanges:
             )
         arriving = self._arriving(disk)
         if arriving is not None:
-            raise PoolError(f"{disk.path}: {arriving} is being copied to it; cordon it, and repeat the command")
+            takes_segments = disk.intended_state is DiskState.RW
+            raise PoolError(f"{disk.path}: {describe_arriving(arriving, takes_segments=takes_segments)}")
         if disk.is_troubled or disk.is_joining or disk.state is not DiskState.RW:
             raise PoolError(f"{disk.path}: cannot be written, so it is not certain that it is empty; repair it")
         if not self._commitlog.others_take_segments(disk):
@@ -358,7 +357,7 @@ class DiskChanges:
         except (OSError, TimeoutError) as error:
             raise PoolError(f"{disk.path}: cannot be read ({error}); repair it") from error
         if entry is not None:
-            raise PoolError(f"{disk.path}: not empty (it holds {entry!r}); move that away first")
+            raise PoolError(f"{disk.path}: {describe_foreign(entry)}")
 
     # --- giving up -----------------------------------------------------------------------------------
 

@@ -265,15 +265,11 @@ def test_a_foreign_file_keeps_a_disk(kept: KeptMount) -> None:
     (pool.disks[3] / "photo.jpg").touch()
     ran = pool.cli("disk", "remove", 4, pool.name)
     assert ran.status == 4
-    assert (
-        ran.err == f"commitlogfs: test: {pool.disks[3]}: not empty (it holds 'photo.jpg'); move that away first\n"
-    )
+    stays = f"test: {pool.disks[3]}: holds no segment of the log, but 'photo.jpg'; move that away first\n"
+    assert ran.err == f"commitlogfs: {stays}"
     assert pool.status()["disks"][3]["state"] == "cordoned"
     ran = pool.cli("disk", "safe-to-remove", 4, pool.name)
-    assert (ran.status, ran.out) == (
-        1,
-        f"test: {pool.disks[3]}: holds no segment of the log, but 'photo.jpg'; move that away first\n",
-    )
+    assert (ran.status, ran.out) == (1, stays)
 
 
 def test_an_empty_disk_that_takes_segments_is_not_safe_to_remove(kept: KeptMount) -> None:

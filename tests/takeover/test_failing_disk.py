@@ -112,10 +112,10 @@ def test_what_can_be_read_is_saved_and_the_rest_is_known(failing: Failing) -> No
     # Only the file whose copy is incomplete stays.
     eventually(lambda: segments_in(failing.bad.path) == [name(4)])
     status, said = failing.safe_to_remove()
-    assert (status, "1 former file that could not be read or removed completely" in said) == (0, True)
+    assert (status, "former files that could not be read or removed completely (1)" in said) == (0, True)
     refused = pool.cli("disk", "remove", failing.path, pool.name)
     assert refused.status == 4
-    assert "(1); `commitlogfs disk remove --lost` takes it out of the pool with them" in refused.err
+    assert said.partition(": ")[2] in refused.err
     failing.give_up()
     failing.kept.newest_daemon()
     assert len(pool.status()["disks"]) == 2

@@ -1,0 +1,21 @@
+"""Reasons why a disk stays in the pool, for `disk remove` and `disk safe-to-remove`. Each one follows the path of
+the disk."""
+
+
+def describe_arriving(name: str, *, takes_segments: bool) -> str:
+    """`takes_segments`: whether more may come after this one."""
+    remedy = "cordon it, and repeat the command" if takes_segments else "repeat the command"
+    return f"{name} is being copied to it; {remedy}"
+
+
+def describe_left_behind(count: int) -> str:
+    """For the files that the drain of a failing disk leaves there."""
+    return (
+        f"holds no segment of the log, but former files that could not be read or removed completely ({count:,}); "
+        "`commitlogfs disk remove --lost` takes it out of the pool with them"
+    )
+
+
+def describe_foreign(entry: str) -> str:
+    """For a file, or a directory, that is not of the pool."""
+    return f"holds no segment of the log, but {entry!r}; move that away first"
