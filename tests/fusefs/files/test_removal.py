@@ -13,14 +13,12 @@ from support.pooled import PATIENT, SIZE, Parts, make, name_of, open_parts
 from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.kernel import inodes
-from commitlogfs.store.disks import lost_writes
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import remove
 from commitlogfs.store.files.remove import FreeWait
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.pool.commitlog import Removal
-from commitlogfs.store.timing import LostWriteTiming
 
 
 class SlowUnlink:
@@ -142,36 +140,25 @@ def test_a_disk_that_hangs_keeps_nobody_elses_removed_segments(
 
 
 def test_a_removed_segment_is_freed_although_its_writes_were_watched(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was opened under a former daemon, so its removal cannot tell whether a process has it open. This daemon's
     own descriptor looks like one of another process."""
-    watched = threading.Event()
-    open_watch = lost_writes.open_watch
-
-    def recording(dirfd: int, name: bytes, ino: int) -> int:
-        fd = open_watch(dirfd, name, ino)
-        watched.set()
-        return fd
-
-    monkeypatch.setattr(lost_writes, "open_watch", recording)
 
     async def main() -> None:
         await make(parts, 0)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(parts.lost_writes.run, lambda _file: True)
-            await until(watched.is_set)
-            with monkeypatch.context() as inherited:
-                inherited.setattr(parts.backing, "is_inherited", lambda _file: True)
-                await parts.removals.unlink(name_of(0))
-            assert len(parts.commitlog.others.retired()) == 1
-            async with parts.freeing_runs():
-                await until(lambda: not parts.commitlog.others.retired())
-            nursery.cancel_scope.cancel()
+        # One look: the next one would end the watch by itself, or use it while the file is freed.
+        await parts.lost_writes._step(parts.commitlog.disks[DiskNumber(1)], lambda _file: True)
+        assert len(parts.lost_writes._watches) == 1
+        with monkeypatch.context() as inherited:
+            inherited.setattr(parts.backing, "is_inherited", lambda _file: True)
+            await parts.removals.unlink(name_of(0))
+        assert len(parts.commitlog.others.retired()) == 1
+        async with parts.freeing_runs():
+            await parts.freeing.free_now(DiskNumber(1))
+        assert not parts.commitlog.others.retired()
 
-    timing = replace(PATIENT, lost_writes=LostWriteTiming(look_s=0.01))
-    with open_parts(workdir, timing=timing) as parts:
-        trio.run(main)
+    trio.run(main)
 
 
 def test_a_removal_beside_a_missing_disk_is_recorded_before_its_answer(workdir: Path) -> None:
