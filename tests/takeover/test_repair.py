@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,8 @@ COUNT = 9
 INDEX = 4
 PAGE = 4096
 MOST_STEPS = 100
+STEPS = 22
+"""Steps of a repair by a daemon that has changed no name before; one more gives up a backing id."""
 
 
 def fill(kept: KeptMount) -> None:
@@ -378,6 +381,7 @@ def test_the_daemon_dies_at_each_step(
     plan = FaultPlan(workdir)
     kept = keep(3, settings={"passthrough": f'"{passthrough}"'}, variables=plan.variables)
     pool, name, deaths, outcomes = kept.pool, kept.pool.path(INDEX).name, 0, set()
+    steps = STEPS + (pool.status()["daemon"]["passthrough"] == "on" and not held)
     fill(kept)
     slave = repairs.make_slave(pool, workdir / "slave", range(COUNT))
     for step in range(1, MOST_STEPS, every):
@@ -388,7 +392,8 @@ def test_the_daemon_dies_at_each_step(
             victim = kept.newest_daemon()
             plan.die_at(victim, step)
             hand_in(pool, slave / name, INDEX)
-            eventually(lambda victim=victim: is_over(pool, victim))
+            # Three steps are the disks' records of the newest segment: they may come after the end of the repair.
+            eventually(partial(has_ended if step <= steps else partial(is_over, pool), victim))
             has_died = plan.disarm() >= step
             if has_died:
                 deaths += 1
@@ -414,7 +419,7 @@ def test_the_daemon_dies_at_each_step(
             break
     else:
         raise AssertionError(f"more than {MOST_STEPS} steps")
-    assert deaths >= 8  # of some 24 steps
+    assert deaths == len(range(1, steps + 1, every))
     assert outcomes == {True, False}
     pool.stop()
     for index in range(COUNT):
