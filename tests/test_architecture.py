@@ -151,6 +151,7 @@ GATE_EXCEPTIONS = {
     "tests/support/simulation/disks.py": "in simulated time",
     "tests/support/simulation/life.py": "in simulated time",
     "tests/support/simulation/world.py": "in simulated time",
+    "tests/simulation/test_life.py": "in simulated time",
     "tests/simulation/test_reactions.py": "in simulated time",
     "tests/support/slow_query.py::_main": "a query that takes a while, so that it can be interrupted",
     "tests/support/spark_driver.py::_count": "a job that takes a while, so that it can be interrupted",

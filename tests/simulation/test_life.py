@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import trio
 from support.simulation.daemon import Settings
 from support.simulation.life import (
     MONTH,
@@ -20,6 +21,7 @@ SEEDS = 50
 SOAK_SEEDS = int(os.environ.get("COMMITLOGFS_SOAK_SEEDS", "5000"))
 SEEDS_AT_ONCE = 330
 EVENTS = 12
+SEGMENTS = 12
 DISKS = 4
 LOGGED = (
     *("moved", "removed", "create_moved_on", "disk_unresponsive", "disk_unreadable", "disk_joined"),
@@ -55,6 +57,32 @@ def test_a_seed_gives_the_same_life_again(memory_directory: Path) -> None:
     first, second = ([_comparable(line) for line in life.world.trace] for life in lives)
     assert first == second
     assert len(first) > 100
+
+
+@pytest.mark.parametrize("waits_s", [0.0, 600.0], ids=["before", "after"])
+def test_rot_before_and_after_a_checksum(memory_directory: Path, waits_s: float) -> None:
+    """A scrub finds rot that came after the checksum; a scrub of the messages finds it in both cases."""
+
+    async def task(world: World) -> None:
+        world.init(DISKS)
+        life = Life(world, 0)
+
+        async def rot() -> None:
+            for _ in range(SEGMENTS):
+                assert await life.broker.append()
+            await trio.sleep(waits_s)
+            assert life.broker.let_rot(1)
+            assert life.broker.log.rotten[1].had_checksum == (waits_s > 0)
+            await life.live()
+
+        await world.run(rot)
+        require_right_disks(life)
+
+    world = simulate(memory_directory / "pool", 1, SETTINGS, task)
+    trace = "\n".join(world.trace)
+    # A life ends with two scrubs, and two of the messages.
+    assert re.findall(r"scrubbed .*damaged=(\d)", trace) == (["1"] * 4 if waits_s else ["0", "0", "1", "1"])
+    assert re.findall(r"segment_damaged .*kind=(\S+)", trace) == ["rotted" if waits_s else "written-broken"]
 
 
 def _comparable(line: str) -> str:

@@ -32,6 +32,9 @@ class Machine:
         os.close(directory)
         os.close(fd)
 
+    def has_all_of(self, name: str) -> bool:
+        return self.disk.medium.has_all_of((self.disk.path / name).stat().st_ino)
+
     def unlink(self, name: str) -> None:
         directory = os.open(self.disk.path, os.O_RDONLY)
         os.unlink(name, dir_fd=directory)
@@ -102,7 +105,9 @@ def test_a_file_that_is_back_is_the_same(memory_directory: Path) -> None:
 def test_the_kernel_writes_back_what_nobody_syncs(memory_directory: Path) -> None:
     def task(machine: Machine) -> None:
         machine.write("a", sync=False)
+        assert not machine.has_all_of("a")
         machine.clock.jump(WRITTEN_BACK_S + 1)
+        assert machine.has_all_of("a")
 
     assert cut_power(memory_directory, task) == [{"a": CONTENT}] * SEEDS
 
@@ -113,10 +118,12 @@ def test_attributes_and_times_may_be_lost(memory_directory: Path) -> None:
     def task(machine: Machine) -> None:
         machine.write("a", sync=True)
         changed.append(machine.disk.path / "a")
+        assert machine.has_all_of("a")
         fd = os.open(changed[-1], os.O_RDWR)
         os.setxattr(fd, "user.commitlogfs.test", b"x")
         os.utime(fd, ns=(0, 0))
         os.close(fd)
+        assert not machine.has_all_of("a")
 
     cut_power(memory_directory, task)
     left = {(os.listxattr(path) != [], path.stat().st_mtime_ns == 0) for path in changed}

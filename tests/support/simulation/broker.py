@@ -16,11 +16,26 @@ from support.simulation.power import change_on_medium
 from support.simulation.world import SIZE, PowerCutError, World
 
 from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.files.hashing import read_checksum_of
+from commitlogfs.store.scrub.verdict import Range
 from commitlogfs.store.segment import format_segment_name
 
 BROKER_S = 5.0
 """A broker gives a create up after this time."""
 OPEN_SEGMENTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Rot:
+    """A byte of a message's body that has changed on the medium."""
+
+    content: bytes
+    """The whole segment with that byte."""
+    message: Range
+    """The message. Its body CRC shows the change to a scrub of the messages."""
+    had_checksum: bool
+    """Whether the medium had the segment's checksum before, so that each scrub finds the change. A checksum that
+    is computed afterwards, or that a power cut takes, tells nothing of it."""
 
 
 @dataclass(eq=False)
@@ -34,13 +49,14 @@ class Log:
     may_return: set[int] = field(default_factory=set)
     """Segments that were not there when they were to be removed, while a disk was away, or after a removal that had
     failed: a daemon that dies may not have done what it began."""
-    rotten: dict[int, bytes] = field(default_factory=dict)
-    """The content of segments after a byte has changed on a disk."""
+    rotten: dict[int, Rot] = field(default_factory=dict)
     next_index: int = 0
 
     def contents(self, index: int) -> set[bytes]:
         """The content of a segment, with a byte that has rotted and without it."""
-        return {content for content in (self.segments.get(index), self.rotten.get(index)) if content is not None}
+        rot = self.rotten.get(index)
+        contents = (self.segments.get(index), None if rot is None else rot.content)
+        return {content for content in contents if content is not None}
 
 
 class Broker:
@@ -203,14 +219,20 @@ class Broker:
         file shows it. Whether there is such a file."""
         log, content = self.world.serving.commitlog, bytearray(self.log.segments[index])
         segment = log.catalog.get(index * SIZE)
-        if segment is None or not self.world.disks.by_path[log.disk_of(segment).path].is_well:
+        if segment is None:
+            return False
+        disk = log.disk_of(segment)
+        simulated = self.world.disks.by_path[disk.path]
+        if not simulated.is_well:
             return False
         bodies = [at for at in range(8, SIZE - 8) if content[at] and len(set(content[at - 8 : at + 8])) == 1]
         position = self.world.random.choice(bodies)
         content[position] ^= 1 << self.world.random.randrange(8)
-        path = os.path.join(log.disk_of(segment).path, segment.name.decode())
+        checksum = read_checksum_of(disk.dirfd, segment.name, segment.ino)
+        had_checksum = checksum is not None and simulated.medium.has_all_of(segment.ino)
+        path = os.path.join(disk.path, segment.name.decode())
         change_on_medium(path, position, bytes(content[position : position + 1]))
-        self.log.rotten[index] = bytes(content)
+        self.log.rotten[index] = Rot(bytes(content), _message_at(self.log.segments[index], position), had_checksum)
         return True
 
     async def _open_to_read(self, index: int) -> int:
@@ -276,3 +298,11 @@ class Broker:
             return
         if content is not None and index in self.log.segments:
             assert content in self.log.contents(index), f"segment {index} has another content"
+
+
+def _message_at(content: bytes, position: int) -> Range:
+    """The message of a sealed segment in which a position lies."""
+    begin, end = 0, 0
+    while end <= position:
+        begin, end = end, end + int.from_bytes(content[end : end + 4], "big")
+    return Range(begin, end)

@@ -24,6 +24,7 @@ from commitlogfs.mount.status.rebalance import plan_report
 from commitlogfs.store.disks.membership import RebalanceMode
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
 from commitlogfs.store.retention import RetentionRules
+from commitlogfs.store.scrub.verdict import Range
 from commitlogfs.store.segment import parse_segment_name
 from commitlogfs.store.timing import DEFAULT, Pace, Timing
 
@@ -373,11 +374,8 @@ class Life:
             assert served.reported_state.value == "rw", (served.path, served.reported_state)
         await self.broker.expire(KEPT)
         await self._wait(60.0)
-        await self._scrub()
-        damaged = {segment.base_offset // SIZE for segment, _ in self.world.serving.parts.verdicts.present()}
         listed = {segment.base_offset // SIZE for segment in self.world.serving.commitlog.listed()}
-        rotten = self.broker.log.rotten.keys() & listed  # also one that has come back with its disk
-        assert damaged == rotten, f"reported as damaged: {sorted(damaged)}, and rotten are {sorted(rotten)}"
+        await self._require_rot_named(listed)
         astray = listed - self.broker.log.segments.keys() - self.broker.log.may_return
         assert not astray, f"listed, although they were removed: {sorted(astray)}"
         for index in sorted(self.broker.log.segments):
@@ -387,13 +385,33 @@ class Life:
         assert self.broker.slowest_create_s < BROKER_S
         await self.broker.close()
 
-    async def _scrub(self) -> None:
+    async def _require_rot_named(self, listed: set[int]) -> None:
+        """A scrub finds each byte that rotted after the checksum of its segment was computed. A scrub of the
+        messages finds each rotten message. Neither finds anything else."""
+        # Also one that has come back with its disk.
+        rotten = {index: rot for index, rot in self.broker.log.rotten.items() if index in listed}
+        await self._scrub()
+        found = self._damages()
+        missed = {index for index, rot in rotten.items() if rot.had_checksum} - found.keys()
+        assert not missed, f"rotten, and not reported by a scrub: {sorted(missed)}"
+        assert found.keys() <= rotten.keys(), f"reported as damaged: {found}, and rotten are {sorted(rotten)}"
+        await self._scrub(messages=True)
+        named, expected = self._damages(), {index: (rot.message,) for index, rot in rotten.items()}
+        assert named == expected, f"reported by a scrub of the messages: {named}, and rotten are {expected}"
+
+    def _damages(self) -> dict[int, tuple[Range, ...]]:
+        """The reported ranges in each damaged segment."""
+        present = self.world.serving.parts.verdicts.present()
+        return {segment.base_offset // SIZE: verdict.ranges for segment, verdict in present}
+
+    async def _scrub(self, **fields: object) -> None:
         """Read everything once more, and wait for the end."""
         for _ in range(2):  # the first one may have been under way
-            await self.command("scrub-start")
+            has_begun = await self.command("scrub-start", **fields)
             with trio.fail_after(7200.0):
                 while self.world.serving.parts.scrub.is_active:  # noqa: ASYNC110 - simulated time
                     await trio.sleep(30.0)
+        assert has_begun, "no scrub, although everything is well"
 
 
 def _shown(fields: dict[str, object]) -> str:

@@ -70,6 +70,11 @@ class Medium:
         last = max((index for index, change in enumerate(self._changes) if inode in change.inodes), default=-1)
         self._commit(last + 1)
 
+    def has_all_of(self, inode: int) -> bool:
+        """Whether a power cut would leave this file as it is."""
+        self._write_back()
+        return inode not in self._sectors and not any(inode in change.inodes for change in self._changes)
+
     def cut_power(self, seed: random.Random) -> None:
         """Only what is on the medium remains, and of the rest what the seed chooses."""
         self._write_back()
