@@ -85,7 +85,7 @@ class Parts:
             commitlog, disks, self.threads, self.backing, self.to_free, self.lost_writes.release, kernel.holds
         )
         self.changes = NameChanges(commitlog, disks, self.background)
-        self.attributes = BackingAttributes(commitlog, disks, self.handles, self.changes)
+        self.attributes = BackingAttributes(commitlog, disks, self.handles, self.backing, self.changes)
         self.listing = Listing(commitlog, disks, self.attributes)
         self.sources = Sources(commitlog, disks, self.changes, self.handles, self.to_free, kernel.invalidate)
         self.salvaged = Salvaged(commitlog)
@@ -208,8 +208,10 @@ class Parts:
     # --- what concerns several of them ---------------------------------------------------------------
 
     async def statfs_figures(self) -> StatfsFigures:
-        """The figures that statfs shows, at most RequestTiming.statfs_age_s old."""
-        await self.usage.refresh(self.commitlog.timing.requests.statfs_age_s)
+        """The figures that statfs shows, RequestTiming.statfs_age_s old at most, but for disks that do
+        not answer soon."""
+        requests = self.commitlog.timing.requests
+        await self.usage.refresh_soon(requests.statfs_age_s, requests.refresh_s)
         shares = tuple(
             DiskShare(
                 disk.present_state,

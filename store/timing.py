@@ -33,7 +33,11 @@ class RequestTiming:
     """A disk that has not given a new segment its size by then is left, if another one can take the segment."""
     rename_s: float = 3.0
     stat_s: float = 1.0
-    """The catalog answers for a disk that has not answered by then."""
+    """For attributes of a file that have to be those on the disk. The last known ones count for a disk that has not
+    answered by then."""
+    refresh_s: float = 0.05
+    """How long an answer about files, the directory or the filesystem waits for a disk. After that it is given from
+    memory, and so are all others until the disk has answered."""
     leftover_s: float = 3.0
     """For the removal of a leftover."""
     usage_s: float = 0.5

@@ -144,6 +144,7 @@ LOOP_EXCEPTIONS = {("creation.py", "_link", "os.close")}
 GATE_EXCEPTIONS = {
     "tests/support/waiting.py": "the one place that waits",
     "tests/support/faulty_s3.py::_handler": "a server that is slow on purpose",
+    "tests/fusefs/files/test_answers_from_memory.py::Served.seconds": "in virtual time",
     "tests/support/flaky_disks.py": "what tests that are marked `alone` use",
     "tests/support/freezing.py::frozen": "the same",
     "tests/support/fuse_backup.py::main": "a server that is slow on purpose",

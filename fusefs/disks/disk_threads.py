@@ -4,6 +4,7 @@ The kernel knows each thread by its disk, so that a daemon can tell which disks 
 killed (mount/daemon/former_daemons.py).
 """
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -78,8 +79,19 @@ class DiskThreads:
 
     def longest_s(self, disk: DiskNumber) -> float:
         """How long the oldest call under way on a disk lasts; 0 without one."""
-        begun_s = min(list(self._begun_s[disk].values()), default=None)
+        begun_s = min(self._begun_at(disk), default=None)
         return 0.0 if begun_s is None else self._clock.monotonic() - begun_s
+
+    def is_blocked(self, disk: DiskNumber, since_s: float) -> bool:
+        """Whether every thread of a disk has been busy with one call for `since_s` at least."""
+        begun_s = self._begun_at(disk)
+        if len(begun_s) < self._limiters[disk].total_tokens:
+            return False
+        return self._clock.monotonic() - max(begun_s) >= since_s
+
+    def _begun_at(self, disk: DiskNumber) -> list[float]:
+        """Monotonic times at which the calls under way have begun."""
+        return list(self._begun_s[disk].values())
 
     async def _call(self, disk: DiskNumber, function: Callable[[], T], *, may_be_abandoned: bool) -> T:
         """The one place where a call waits for a disk."""
@@ -135,6 +147,55 @@ class SingleCalls:
         finally:
             if begin.acquire(blocking=False):
                 self._under_way.discard(disk)
+
+
+class PromptCalls:
+    """Calls of one kind that nobody waits long for. While one of them is late, no other one is made on its disk: it
+    would hold one more thread there."""
+
+    def __init__(self, threads: DiskThreads) -> None:
+        self._threads = threads
+        self._late: dict[DiskNumber, set[object]] = {}
+        """Calls under way that nobody waits for any more."""
+
+    async def run_within(
+        self, disk: DiskNumber, deadline_s: float, function: Callable[[], T], late: Callable[[T], None]
+    ) -> T:
+        """As DiskThreads.run_within, but a result that comes later is passed to `late`, in the event loop. Raises
+        TimeoutError at once while an earlier call is late, and while all threads of the disk are held."""
+        calls = self._late.setdefault(disk, set())
+        if calls or self._threads.is_blocked(disk, deadline_s):
+            raise TimeoutError("an earlier call has not ended")
+        call, loop = object(), trio.lowlevel.current_trio_token()
+        begin, has_ended = threading.Lock(), threading.Event()
+
+        def work() -> T | Exception:
+            if not begin.acquire(blocking=False):  # as in SingleCalls
+                raise TimeoutError("nobody waits for this call any more")
+            try:
+                return function()
+            except Exception as error:  # it ends a late call, too
+                return error
+
+        def discard(outcome: T | Exception) -> None:
+            has_ended.set()
+            with contextlib.suppress(trio.RunFinishedError):
+                loop.run_sync_soon(take_late, outcome)
+
+        def take_late(outcome: T | Exception) -> None:
+            calls.discard(call)
+            if not isinstance(outcome, Exception):
+                late(outcome)
+
+        try:
+            outcome = await self._threads.run_within(disk, deadline_s, work, discard)
+        except (TimeoutError, trio.Cancelled):
+            if not begin.acquire(blocking=False) and not has_ended.is_set():
+                calls.add(call)  # before `take_late`, which the event loop has not run yet
+            raise
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 class _Outcome(Generic[T]):

@@ -1,10 +1,13 @@
 """Measurements of disk usage that are not older than the caller allows, without waiting for a hung disk."""
 
+import contextlib
 import errno
+from functools import partial
 
 import trio
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads, PromptCalls
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import measure_usage
@@ -14,7 +17,7 @@ from commitlogfs.store.pool.commitlog import CommitLog
 class UsageMonitor:
     def __init__(self, commitlog: CommitLog, threads: DiskThreads, observer: Observer) -> None:
         self._commitlog = commitlog
-        self._threads = threads
+        self._calls = PromptCalls(threads)
         self._observer = observer
         self._deadline_s = commitlog.timing.requests.usage_s
         self._measured_at = float("-inf")
@@ -23,18 +26,27 @@ class UsageMonitor:
     async def refresh(self, max_age_s: float) -> None:
         """Measure all disks unless the last measurement is younger than `max_age_s`."""
         async with self._lock:
-            if trio.current_time() - self._measured_at < max_age_s:
+            if self._is_young(max_age_s):
                 return
             async with trio.open_nursery() as nursery:
                 for number in self._commitlog.disks:
                     nursery.start_soon(self._measure, number)
             self._measured_at = trio.current_time()
 
+    async def refresh_soon(self, max_age_s: float, patience_s: float) -> None:
+        """As `refresh`, but wait for `patience_s` at most: the measurement continues without the caller."""
+        if not self._is_young(max_age_s):
+            with contextlib.suppress(TimeoutError):
+                await AbandonableWork(partial(self.refresh, max_age_s)).wait(patience_s)
+
+    def _is_young(self, max_age_s: float) -> bool:
+        return trio.current_time() - self._measured_at < max_age_s
+
     async def _measure(self, number: DiskNumber) -> None:
         disk = self._commitlog.disks[number]
-        dirfd = disk.dirfd
+        measure, late = partial(measure_usage, disk.dirfd), partial(self._commitlog.space.record_usage, number)
         try:
-            usage = await self._threads.run_within(number, self._deadline_s, lambda: measure_usage(dirfd))
+            usage = await self._calls.run_within(number, self._deadline_s, measure, late)
         except TimeoutError:
             self._observer.disk_error(disk.path, "statfs", "ETIMEDOUT")
             self._commitlog.space.record_usage(number, None)

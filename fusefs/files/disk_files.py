@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+import trio
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads, PromptCalls
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store import layout
@@ -44,6 +46,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+STATS_AT_ONCE = 512
+"""Files whose attributes one call reads: so many inodes are read from a disk in one piece."""
+
 
 class Reserved(NamedTuple):
     """An unnamed file with all blocks of a segment."""
@@ -72,6 +77,7 @@ class DiskFiles:
         self._observer = observer
         self._timing = timing
         self._free_wait = FreeWait(timing.freed_s, clock)
+        self._stats = PromptCalls(threads)
 
     @property
     def number(self) -> DiskNumber:
@@ -96,32 +102,54 @@ class DiskFiles:
         except TimeoutError:
             self.record_error("stat", "ETIMEDOUT")
         except OSError as error:
-            self._count("stat", error)
-            log_event(log, logging.WARNING, "stat_failed", disk=self.path, segment=path, errno=error.errno)
+            self._stat_failed(path, error)
+        return None
+
+    async def stat_soon(self, path: bytes, late: Callable[[PackedAttributes], None]) -> PackedAttributes | None:
+        """As `stat`, but None after RequestTiming.refresh_s, and then `late` gets the attributes when the disk has
+        answered. None at once while the disk owes such an answer, or while all its threads are held."""
+        stat = partial(safe_open.stat_path, self._disk.dirfd, path)
+        try:
+            return await self._stats.run_within(self.number, self._timing.refresh_s, stat, late)
+        except TimeoutError:
+            pass
+        except OSError as error:
+            self._stat_failed(path, error)
         return None
 
     async def stat_segments(
-        self, bases: Sequence[BaseOffset], known: list[PackedAttributes]
-    ) -> list[tuple[int, PackedAttributes]]:
-        """(index, attributes) of the segments that are not as `known`. Left out is what the disk does not answer
-        within RequestTiming.stat_s."""
-        dirfd = self._disk.dirfd
+        self,
+        bases: Sequence[BaseOffset],
+        known: list[PackedAttributes],
+        record: Callable[[int, PackedAttributes], None],
+    ) -> None:
+        """Pass the indexes and the attributes of the segments that are not as `known` to `record`, until the disk
+        does not answer for RequestTiming.refresh_s, or has taken RequestTiming.stat_s. A late answer is passed,
+        too."""
+        dirfd, ends = self._disk.dirfd, trio.current_time() + self._timing.stat_s
+        for first in range(0, len(bases), STATS_AT_ONCE):
+            part = slice(first, first + STATS_AT_ONCE)
+            names = [format_segment_name(base) for base in bases[part]]
+            read = partial(stat_changes, dirfd, names, known[part])
+            take = partial(self._take_stats, first, record)
+            try:
+                take(await self._stats.run_within(self.number, self._timing.refresh_s, read, take))
+            except TimeoutError:
+                return
+            if trio.current_time() >= ends:
+                return
 
-        def work() -> list[tuple[int, PackedAttributes | int]]:
-            return stat_changes(dirfd, [format_segment_name(base) for base in bases], known)
-
-        try:
-            outcomes = await self._threads.run_within(self.number, self._timing.stat_s, work)
-        except TimeoutError:
-            self.record_error("stat", "ETIMEDOUT")
-            return []
-        found = []
+    def _take_stats(
+        self,
+        first: int,
+        record: Callable[[int, PackedAttributes], None],
+        outcomes: list[tuple[int, PackedAttributes | int]],
+    ) -> None:
         for index, outcome in outcomes:
             if isinstance(outcome, int):
                 self.record_error("stat", errno.errorcode.get(outcome, "EIO"))
             else:
-                found.append((index, outcome))
-        return found
+                record(first + index, outcome)
 
     async def stat_open(self, fd: int) -> PackedAttributes:
         """Attributes of an open file. Raises DiskError, OSError."""
@@ -381,6 +409,10 @@ class DiskFiles:
             if translated is error:
                 raise
             raise translated from error
+
+    def _stat_failed(self, path: bytes, error: OSError) -> None:
+        self._count("stat", error)
+        log_event(log, logging.WARNING, "stat_failed", disk=self.path, segment=path, errno=error.errno)
 
     def _vanished(self, path: bytes) -> ForeignFileError:
         """For a file that the daemon itself does not move or remove meanwhile."""

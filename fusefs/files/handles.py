@@ -108,11 +108,18 @@ class Handles:
         """Whether a file that is, or was, open has no content, as the kernel knows without its disk: with
         passthrough, it may have grown without a request to the daemon. None for a file that only a former daemon
         may have opened."""
-        if self.is_open(file):
-            return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd) == 0
+        size = self.size_in_memory(file)
+        if size is not None:
+            return size == 0
         if inodes.encode(file) in self._closed_empty and not self._backing.is_inherited(file):
             return True
         return None
+
+    def size_in_memory(self, file: Segment) -> int | None:
+        """Size of a file that this daemon has open, as the kernel knows it without its disk; None for any other."""
+        if not self.is_open(file):
+            return None
+        return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd)
 
     async def release(self, inode: int) -> None:
         """Count one open less. A release of an open that only a former daemon knew is tolerated."""

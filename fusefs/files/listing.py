@@ -1,8 +1,8 @@
 """Directory listings: complete, or they fail as a whole.
 
-Opening the directory refreshes the attributes of every segment, one system call batch per disk; the listing
-itself is answered from the catalog, so a slow disk can neither cut it short nor stall it. The cookie is the
-base offset just listed plus one: no state is kept between requests.
+Opening the directory refreshes the attributes of every segment, all disks at once, and does not wait for a disk
+that does not answer. The listing itself is answered from the catalog, so a slow disk can neither cut it short nor
+stall it. The cookie is the base offset just listed plus one: no state is kept between requests.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from commitlogfs.fusefs.files import attrs
 from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.files.attributes import size_of
+from commitlogfs.store.files.attributes import PackedAttributes, size_of
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.segment import format_segment_name
 
@@ -48,8 +48,11 @@ class Listing:
             for disk in self._disks.values():
                 nursery.start_soon(self._refresh_disk, disk)
         too_long, self._too_long = self._too_long, []
-        for segment in too_long:
-            await self._attributes.refresh(segment)
+        async with trio.open_nursery() as nursery:
+            for segment in too_long:
+                nursery.start_soon(self._attributes.refresh, segment)
+        size = self._commitlog.segment_size
+        self._too_long += [segment for segment in too_long if segment.size > size]  # their disks do not answer
 
     def reply(self, token: ReaddirToken, cookie: int) -> None:
         """Answer one request with as many of the listed segments that follow `cookie` as fit; 0 begins."""
@@ -65,8 +68,11 @@ class Listing:
     async def _refresh_disk(self, disk: DiskFiles) -> None:
         segments = self._commitlog.catalog.on_disk(disk.number)
         known = [segment.attributes for segment in segments]
-        for index, seen in await disk.stat_segments([segment.base_offset for segment in segments], known):
+
+        def record(index: int, seen: PackedAttributes) -> None:
             if size_of(seen) > self._commitlog.segment_size:
                 self._too_long.append(segments[index])
             else:
                 self._attributes.record(segments[index], known[index], seen)
+
+        await disk.stat_segments([segment.base_offset for segment in segments], known, record)

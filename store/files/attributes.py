@@ -1,6 +1,7 @@
 """Attributes of one backing file, kept packed (88 bytes) until a field is read."""
 
 import struct
+import sys
 from collections.abc import Callable
 from typing import NamedTuple, NewType, cast
 
@@ -14,7 +15,8 @@ if _LAYOUT.size != _syscalls.PACKED_SIZE:  # the C file and this one are two hal
 _INO_FIELD = struct.Struct("=q")
 _MODE_FIELD = struct.Struct("=8xq")
 _NLINK_FIELD = struct.Struct("=16xq")
-_SIZE_FIELD = struct.Struct("=40xq")
+_SIZE_AT, _SIZE_END = 40, 48
+_SIZE_FIELD = struct.Struct(f"={_SIZE_AT}xq")
 _MTIME_FIELD = struct.Struct("=64xq")
 
 
@@ -58,6 +60,12 @@ def size_of(packed: PackedAttributes) -> int:
     """The size field alone: cheaper than `unpack` where 60,000 entries are only filtered."""
     size: int = _SIZE_FIELD.unpack_from(packed)[0]
     return size
+
+
+def with_size(packed: PackedAttributes, size: int) -> PackedAttributes:
+    """The same attributes, but for another size."""
+    field = size.to_bytes(_SIZE_END - _SIZE_AT, sys.byteorder)
+    return PackedAttributes(packed[:_SIZE_AT] + field + packed[_SIZE_END:])
 
 
 def mode_of(packed: PackedAttributes) -> int:

@@ -50,6 +50,7 @@ PATIENT = Timing(
         resize_s=_LONG_S,
         rename_s=_LONG_S,
         stat_s=_LONG_S,
+        refresh_s=_LONG_S,
         leftover_s=_LONG_S,
         usage_s=_LONG_S,
     ),

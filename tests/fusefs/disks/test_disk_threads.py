@@ -7,15 +7,23 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 import trio
 import trio.testing
+from support.clocks import SetClock
 from support.waiting import eventually
 from trio.testing import MockClock
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads, SingleCalls, _Outcome
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads, PromptCalls, SingleCalls, _Outcome
 from commitlogfs.store.disks.membership import DiskNumber
 
 ONE, TWO = DiskNumber(1), DiskNumber(2)
 SOON_S = 0.02
 LONG_S = 300.0
+
+
+class StandingClock(SetClock):
+    """Time passes only when the test says so."""
+
+    def monotonic(self) -> float:
+        return self.ahead_s
 
 
 class Hung:
@@ -296,3 +304,123 @@ def test_a_call_whose_thread_begins_too_late_is_not_made():
         assert made == [], "a second call may hold another thread of a hung disk meanwhile"
 
     trio.run(main)
+
+
+# --- calls that nobody waits long for ----------------------------------------------------------------------
+
+
+def test_while_one_call_is_late_no_other_is_made_on_its_disk():
+    clock, late = MockClock(), list[str]()
+
+    async def main() -> None:
+        threads = DiskThreads([ONE, TWO])
+        calls = PromptCalls(threads)
+        with hung() as call:
+            async with deadline_passing(clock, call.started):
+                with pytest.raises(TimeoutError, match="no answer"):
+                    await calls.run_within(ONE, SOON_S, call.work, late.append)
+            with pytest.raises(TimeoutError, match="an earlier call"):
+                await calls.run_within(ONE, SOON_S, lambda: "second", late.append)
+            assert threads.statistics() == {ONE: 1, TWO: 0}
+            assert await calls.run_within(TWO, SOON_S, lambda: "other", late.append) == "other"
+            assert late == []
+            call.released.set()
+            await until_idle(threads)
+            await trio.testing.wait_all_tasks_blocked()
+            assert late == ["late"]
+        assert await calls.run_within(ONE, SOON_S, lambda: "well", late.append) == "well"
+
+    trio.run(main, clock=clock)
+    assert late == ["late"]
+
+
+def test_calls_side_by_side_are_made_while_none_is_late():
+    async def main() -> None:
+        calls, answers = PromptCalls(DiskThreads([ONE])), list[int]()
+        barrier = threading.Barrier(2)
+
+        async def ask() -> None:
+            answers.append(await calls.run_within(ONE, LONG_S, barrier.wait, answers.append))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            nursery.start_soon(ask)
+        assert sorted(answers) == [0, 1]
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_error_of_a_prompt_call(is_late: bool):
+    clock, late = MockClock(), list[str]()
+
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+        calls = PromptCalls(threads)
+        with hung() as call:
+
+            def fail() -> str:
+                if is_late:
+                    call.work()
+                raise OSError(5, "broken")
+
+            if is_late:
+                async with deadline_passing(clock, call.started):
+                    with pytest.raises(TimeoutError):
+                        await calls.run_within(ONE, SOON_S, fail, late.append)
+            else:
+                with pytest.raises(OSError, match="broken"):
+                    await calls.run_within(ONE, SOON_S, fail, late.append)
+            call.released.set()
+            await until_idle(threads)
+            await trio.testing.wait_all_tasks_blocked()
+        assert await calls.run_within(ONE, SOON_S, lambda: "well", late.append) == "well"
+
+    trio.run(main, clock=clock)
+    assert late == []
+
+
+def test_a_cancelled_prompt_call_is_late_too():
+    late: list[str] = []
+
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+        calls = PromptCalls(threads)
+        with hung() as call:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(calls.run_within, ONE, LONG_S, call.work, late.append)
+                await wait_for(call.started)
+                nursery.cancel_scope.cancel()
+            with pytest.raises(TimeoutError, match="an earlier call"):
+                await calls.run_within(ONE, LONG_S, lambda: "second", late.append)
+            call.released.set()
+            await until_idle(threads)
+            await trio.testing.wait_all_tasks_blocked()
+        assert await calls.run_within(ONE, LONG_S, lambda: "well", late.append) == "well"
+
+    trio.run(main)
+    assert late == ["late"]
+
+
+def test_no_prompt_call_waits_for_a_thread_of_a_disk_whose_threads_are_all_held():
+    clock, machine, late = MockClock(), StandingClock(), list[str]()
+
+    async def main() -> None:
+        threads = DiskThreads([ONE], machine, threads_per_disk=2)
+        calls = PromptCalls(threads)
+        with hung() as call:
+            async with trio.open_nursery() as nursery:
+                for _ in range(2):
+                    nursery.start_soon(threads.run, ONE, call.work)
+                await trio.testing.wait_all_tasks_blocked()
+                async with deadline_passing(clock):
+                    with pytest.raises(TimeoutError, match="no answer"):
+                        await calls.run_within(ONE, SOON_S, lambda: "never runs", late.append)
+                machine.ahead_s += LONG_S
+                with pytest.raises(TimeoutError, match="an earlier call"):
+                    await calls.run_within(ONE, SOON_S, lambda: "never runs", late.append)
+                call.released.set()
+        assert await calls.run_within(ONE, LONG_S, lambda: "well", late.append) == "well"
+
+    trio.run(main, clock=clock)
+    assert late == []

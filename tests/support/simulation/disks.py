@@ -251,9 +251,8 @@ class SimulatedThreads(DiskThreads):
         await self._require_alive()
         return function()
 
-    def longest_s(self, disk: DiskNumber) -> float:
-        began_s = min((call.began_s for call in self._calls[disk]), default=None)
-        return 0.0 if began_s is None else self._clock.monotonic() - began_s
+    def _begun_at(self, disk: DiskNumber) -> list[float]:
+        return [call.began_s for call in self._calls[disk]]
 
     async def _call(self, disk: DiskNumber, function: Callable[[], T], *, may_be_abandoned: bool) -> T:
         await self._require_alive()
