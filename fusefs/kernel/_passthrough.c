@@ -6,7 +6,9 @@
  * session then reads and writes through libfuse's public custom-I/O hooks, which see every request and every reply:
  *
  *   INIT request   kept for later daemons; libfuse sees it without the features that it must not request
- *   INIT reply     gets the flags that libfuse does not know; kept, too. A replayed one is not sent.
+ *   INIT reply     gets the flags that libfuse does not know; kept, too. What concerns the kernel alone is added after
+ *                  that. A later daemon has libfuse answer the kept request again, but sends nothing: what was kept
+ *                  holds for the whole life of the mount, also if this version would reply otherwise.
  *   OPEN, CREATE   the reply for an inode that is bound to a backing id has the kernel use the backing file itself
  *
  * Wire structs: include/uapi/linux/fuse.h of Linux 6.18, protocol 7.45 (Debian 12's headers end at 7.36).
@@ -84,6 +86,7 @@ enum { OP_OPEN = 14, OP_INIT = 26, OP_CREATE = 35, NOTIFY_RESEND = 7 };
 #define RESENT_BIT (UINT64_C(1) << 63)
 /* INIT flags; those of flags2 count from bit 32 */
 #define AUTO_INVAL_DATA (UINT64_C(1) << 12)
+#define PARALLEL_DIROPS (UINT64_C(1) << 18)
 #define HANDLE_KILLPRIV_V2 (UINT64_C(1) << 28)
 #define INIT_EXT (UINT64_C(1) << 30)
 #define PASSTHROUGH (UINT64_C(1) << 37)
@@ -91,6 +94,14 @@ enum { OP_OPEN = 14, OP_INIT = 26, OP_CREATE = 35, NOTIFY_RESEND = 7 };
 /* open flags */
 #define FOPEN_KEPT_IN_PASSTHROUGH ((1u << 0) | (1u << 5) | (1u << 6)) /* DIRECT_IO, NOFLUSH, PARALLEL_DIRECT_WRITES */
 #define FOPEN_PASSTHROUGH (1u << 7)
+
+/*
+ * Read-ahead, write-back and releases under way at once, for the whole mount. With the kernel's default of 12, readers
+ * of one disk that hangs use it up and stop all disks. Less than the daemon takes at once (MAX_TASKS in
+ * commitlogfs.fusefs.connection), so that other requests are always taken. From the threshold on, the kernel leaves
+ * out what nobody waits for: three quarters, as by default.
+ */
+enum { MAX_BACKGROUND = 512, CONGESTION_THRESHOLD = 384 };
 
 static const int INIT_TIMEOUT_MS = 10000;
 #define INIT_ROOM ((size_t)(1 << 20) + 8192) /* the kernel requires room for a whole write, whatever comes */
@@ -120,6 +131,7 @@ static struct {
     int fd;
     struct bytes init_request, init_reply;
     bool replaying;
+    bool answered; /* libfuse has answered INIT */
     void *bindings; /* tsearch(3) */
     struct pending *pending;
     size_t pending_count, pending_room;
@@ -250,6 +262,7 @@ static ssize_t read_request(int fd, void *buffer, size_t room, void *userdata)
 
 /* --- replies --------------------------------------------------------------------------------------------------- */
 
+/* What later daemons have to know. */
 static void change_init_reply(struct iovec *arguments)
 {
     struct init_out *out = arguments->iov_base;
@@ -266,6 +279,39 @@ static void change_init_reply(struct iovec *arguments)
     out->flags2 |= (uint32_t)(wanted >> 32);
     if (wanted & PASSTHROUGH)
         out->max_stack_depth = 1;
+}
+
+/* What concerns the kernel alone. It is not kept: versions that compare what was kept with their own reply have to
+ * accept it. */
+static void widen_init_reply(struct iovec *arguments)
+{
+    struct init_out *out = arguments->iov_base;
+    if (arguments->iov_len < sizeof *out)
+        return;
+    const uint64_t offered = flags_of_init(session.init_request.data, session.init_request.size);
+    out->flags |= (uint32_t)(PARALLEL_DIROPS & offered);
+    out->max_background = MAX_BACKGROUND;
+    out->congestion_threshold = CONGESTION_THRESHOLD;
+}
+
+/* False if libfuse reads smaller requests than the kernel sends on this mount. */
+static bool accepts_kept_reply(const struct iovec *arguments)
+{
+    const struct init_out *own = arguments->iov_base, *kept = (const void *)session.init_reply.data;
+    return arguments->iov_len >= sizeof *own && own->max_write >= kept->max_write;
+}
+
+static void take_init_reply(struct iovec *arguments)
+{
+    if (session.replaying) {
+        session.answered = accepts_kept_reply(arguments);
+        if (!session.answered)
+            session.failure = "this libfuse reads smaller requests than the kernel sends on this mount";
+        return;
+    }
+    change_init_reply(arguments);
+    session.answered = keep(&session.init_reply, arguments->iov_base, arguments->iov_len);
+    widen_init_reply(arguments);
 }
 
 static void change_open_reply(uint32_t opcode, struct iovec *arguments)
@@ -298,12 +344,10 @@ static ssize_t write_reply(int fd, struct iovec *parts, int count, void *userdat
         pthread_mutex_lock(&session.lock);
         const uint32_t opcode = take_expected(header->unique);
         if (header->error == 0 && count == 2) {
-            if (opcode == OP_INIT) {
-                change_init_reply(&parts[1]);
-                (void)keep(&session.init_reply, parts[1].iov_base, parts[1].iov_len);
-            } else if (opcode != 0) {
+            if (opcode == OP_INIT)
+                take_init_reply(&parts[1]);
+            else if (opcode != 0)
                 change_open_reply(opcode, &parts[1]);
-            }
         }
         send = !(opcode == OP_INIT && session.replaying);
         pthread_mutex_unlock(&session.lock);
@@ -339,7 +383,7 @@ static bool negotiate(struct fuse_session *se)
             hide_from_libfuse(buffer, size);
             const struct fuse_buf request = {.size = size, .mem = buffer};
             fuse_session_process_buf(se, &request);
-            done = session.init_reply.size != 0;
+            done = session.answered;
         }
     }
     free(buffer);
@@ -368,9 +412,10 @@ __attribute__((visibility("default"))) int fuse_session_mount(struct fuse_sessio
     if (flags < 0 || fcntl(session.fd, F_SETFL, flags | O_NONBLOCK) < 0 ||
         fuse_session_custom_io(se, &io, session.fd) != 0)
         session.failure = "libfuse refuses custom I/O";
-    else if (!negotiate(se))
-        session.failure = "the kernel and libfuse do not agree on a protocol";
-    else {
+    else if (!negotiate(se)) {
+        if (session.failure == NULL)
+            session.failure = "the kernel and libfuse do not agree on a protocol";
+    } else {
         session.attached = true;
         return 0;
     }
@@ -385,19 +430,22 @@ static PyObject *prepare(PyObject *module, PyObject *args)
 {
     (void)module;
     int held_fd, want_passthrough;
-    Py_buffer init;
-    if (!PyArg_ParseTuple(args, "iy*p:prepare", &held_fd, &init, &want_passthrough))
+    Py_buffer init, reply;
+    if (!PyArg_ParseTuple(args, "iy*y*p:prepare", &held_fd, &init, &reply, &want_passthrough))
         return NULL;
     PyObject *result = NULL;
     if (session.attached || session.prepared)
         PyErr_SetString(PyExc_RuntimeError, "this process has a session already");
-    else if ((held_fd >= 0) != (init.len > 0))
-        PyErr_SetString(PyExc_ValueError, "a held descriptor and its INIT request belong together");
+    else if ((held_fd >= 0) != (init.len > 0) || (held_fd >= 0) != (reply.len > 0))
+        PyErr_SetString(PyExc_ValueError, "a held descriptor, its INIT request and its reply belong together");
     else if (held_fd >= 0 && ((size_t)init.len < sizeof(struct in_header) + offsetof(struct init_in, flags2) ||
                               (size_t)init.len > INIT_ROOM ||
                               ((const struct in_header *)init.buf)->opcode != OP_INIT))
         PyErr_SetString(PyExc_ValueError, "not an INIT request");
-    else if (held_fd >= 0 && !keep(&session.init_request, init.buf, (size_t)init.len))
+    else if (held_fd >= 0 && (size_t)reply.len < sizeof(struct init_out))
+        PyErr_SetString(PyExc_ValueError, "not an INIT reply");
+    else if (held_fd >= 0 && (!keep(&session.init_request, init.buf, (size_t)init.len) ||
+                              !keep(&session.init_reply, reply.buf, (size_t)reply.len)))
         PyErr_NoMemory();
     else {
         session.held_fd = held_fd;
@@ -407,6 +455,7 @@ static PyObject *prepare(PyObject *module, PyObject *args)
         result = Py_NewRef(Py_None);
     }
     PyBuffer_Release(&init);
+    PyBuffer_Release(&reply);
     return result;
 }
 
@@ -544,8 +593,6 @@ static int check_abi(PyObject *module)
         return -1;
     }
     if (PyModule_AddIntConstant(module, "PASSTHROUGH", (long)PASSTHROUGH) < 0)
-        return -1;
-    if (PyModule_AddIntConstant(module, "INIT_REPLY_FLAGS", (long)offsetof(struct init_out, flags)) < 0)
         return -1;
     return PyModule_AddIntConstant(module, "HAS_RESEND", (long)HAS_RESEND);
 }

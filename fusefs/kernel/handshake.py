@@ -1,5 +1,6 @@
 """The FUSE features that the kernel and the first daemon of a mount negotiated (FUSE_INIT). They are kept for later
-daemons, which cannot negotiate again.
+daemons, which cannot negotiate again, and serve with these features even if they would request others. The reply is
+kept without the parts that concern the kernel alone: parallel lookups, and the number of background requests.
 
 Written once, into a sealed memory file:
 

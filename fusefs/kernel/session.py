@@ -11,7 +11,7 @@ from commitlogfs.fusefs.kernel import extension, handshake, inodes
 from commitlogfs.fusefs.kernel.backing_table import BackingTable
 from commitlogfs.fusefs.kernel.handshake import Handshake
 from commitlogfs.fusefs.kernel.inherited_session import DEVICE, HANDSHAKE, TABLE, InheritedSession
-from commitlogfs.fusefs.kernel.inherited_state import InheritedStateError, UnknownLayoutError
+from commitlogfs.fusefs.kernel.inherited_state import InheritedStateError
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
@@ -66,10 +66,12 @@ def begin(
         return _plain(extension.reason, wanted)
     try:
         if inherited is None:
-            kernel.prepare(-1, b"", wanted is not Passthrough.OFF)
+            kernel.prepare(-1, b"", b"", wanted is not Passthrough.OFF)
         else:
-            # The features negotiated at the mount hold for its whole life, whatever the configuration says by now.
-            kernel.prepare(inherited.device, inherited.handshake.init_request, _offers_passthrough(inherited))
+            # What was negotiated at the mount holds for its whole life, whatever this version or the configuration
+            # would request by now.
+            kept = inherited.handshake
+            kernel.prepare(inherited.device, kept.init_request, kept.init_reply, False)
         pyfuse3.init(operations, os.path.abspath(mountpoint), options)
     except RuntimeError as error:
         reason = kernel.failure() or str(error)
@@ -78,7 +80,7 @@ def begin(
         raise InheritedStateError(str(error)) from error
     device, request, reply, flags = kernel.negotiated()
     if inherited is not None:
-        return _taken_over(inherited, reply, device, wanted)
+        return _taken_over(inherited, device, wanted)
     fresh = Handshake(0, request, reply)
     table = BackingTable.create(fresh.epoch)
     can_resend = bool(flags & kernel.HAS_RESEND)
@@ -95,13 +97,8 @@ def begin(
     )
 
 
-def _taken_over(inherited: InheritedSession, reply: bytes, device: int, wanted: Passthrough) -> Session:
-    kernel = extension.module
-    assert kernel is not None
+def _taken_over(inherited: InheritedSession, device: int, wanted: Passthrough) -> Session:
     former, handshake_fd, table = inherited.handshake, inherited.handshake_fd, inherited.table
-    # Version and read-ahead, which come first, may differ.
-    if reply[kernel.INIT_REPLY_FLAGS :] != former.init_reply[kernel.INIT_REPLY_FLAGS :]:
-        raise UnknownLayoutError("the FUSE features that this version negotiates differ from those of the mount")
     offered = _offers_passthrough(inherited)
     if table is None:
         log_event(log, logging.WARNING, "state_lost", reason=inherited.why_lost)

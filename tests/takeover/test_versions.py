@@ -19,6 +19,13 @@ LAYOUTS = {
     "table": {"fusefs/kernel/backing_table.py": ("LAYOUT = 1", "LAYOUT = 2")},
 }
 OTHER_FLAGS = {"fusefs/operations.py": ("enable_writeback_cache = False", "enable_writeback_cache = True")}
+SMALLER_REQUESTS = {
+    "fusefs/kernel/session.py": (
+        "kept.init_reply, False)",
+        "kept.init_reply[:23] + bytes([127]) + kept.init_reply[24:], False)",
+    )
+}
+"""As if the mount had a larger max_write (in struct fuse_init_out) than this libfuse can read."""
 NAME_MAX = 255
 OTHER_NAMES = {"fusefs/operations.py": ("NAME_MAX = 255", "NAME_MAX = 254")}
 """A harmless difference that tells the versions apart."""
@@ -99,11 +106,32 @@ def test_a_version_with_another_layout_leaves_the_mount_to_the_one_that_knows_it
     os.close(fd)
 
 
-def test_a_version_that_wants_other_features_leaves_the_mount_alone(
+def test_a_version_that_would_request_other_features_serves_with_those_of_the_mount(
     keep_versions: Callable[..., VersionedMount],
 ) -> None:
     mount = keep_versions(2)
     mount.make("other", OTHER_FLAGS)
+    fd, mapped = start_with(mount)
+    for turn, version in enumerate(("other", "other", None), start=1):
+        mount.choose(version)
+        mount.replace()
+        mapped[turn] = turn
+        os.fsync(fd)
+        assert os.pread(fd, turn, 1) == bytes(range(1, turn + 1))
+        with mount.pool.path(0).open("rb") as second:
+            assert second.read(turn + 1) == bytes(range(turn + 1))
+        os.close(grow(mount.pool, turn))
+    assert not mount.events("successor_refused")
+    assert not mount.events("state_lost")
+    mapped.close()
+    os.close(fd)
+
+
+def test_a_version_whose_libfuse_reads_smaller_requests_leaves_the_mount_alone(
+    keep_versions: Callable[..., VersionedMount],
+) -> None:
+    mount = keep_versions(2)
+    mount.make("other", SMALLER_REQUESTS)
     fd, mapped = start_with(mount)
     mount.kill()
     mount.choose("other")
@@ -113,8 +141,7 @@ def test_a_version_that_wants_other_features_leaves_the_mount_alone(
     mount.wait_ready(2)
     os.fsync(fd)
     assert os.pread(fd, 4, 0) == b"goes"
-    said = "the FUSE features that this version negotiates differ from those of the mount"
-    mount.pool.require_logged(said)
+    mount.pool.require_logged("this libfuse reads smaller requests than the kernel sends on this mount")
     mapped.close()
     os.close(fd)
 
