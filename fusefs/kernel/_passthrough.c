@@ -135,7 +135,8 @@ static struct {
     void *bindings; /* tsearch(3) */
     struct pending *pending;
     size_t pending_count, pending_room;
-    bool last_was_resent; /* used only by the thread that reads requests */
+    uint64_t taken; /* requests, and whether the last one was sent again: used only by the thread that reads them */
+    bool last_was_resent;
     const char *failure; /* why fuse_session_mount failed, as text */
 } session = {.lock = PTHREAD_MUTEX_INITIALIZER, .held_fd = -1, .fd = -1};
 
@@ -253,6 +254,7 @@ static ssize_t read_request(int fd, void *buffer, size_t room, void *userdata)
         return size;
     const struct in_header *header = buffer;
     pthread_mutex_lock(&session.lock);
+    session.taken++;
     session.last_was_resent = (header->unique & RESENT_BIT) != 0;
     if (header->opcode == OP_OPEN || header->opcode == OP_CREATE)
         (void)expect_reply(header->unique, header->opcode);
@@ -572,6 +574,12 @@ static PyObject *is_resent(PyObject *module, PyObject *none)
     return PyBool_FromLong(session.last_was_resent);
 }
 
+static PyObject *taken(PyObject *module, PyObject *none)
+{
+    (void)module, (void)none;
+    return PyLong_FromUnsignedLongLong(session.taken);
+}
+
 static PyMethodDef methods[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"negotiated", negotiated, METH_NOARGS, NULL},
@@ -583,6 +591,7 @@ static PyMethodDef methods[] = {
     {"unbind", unbind_inode, METH_O, NULL},
     {"resend", resend, METH_NOARGS, NULL},
     {"is_resent", is_resent, METH_NOARGS, NULL},
+    {"taken", taken, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -12,6 +12,7 @@ from commitlogfs.fusefs.kernel.backing_table import BackingTable
 from commitlogfs.fusefs.kernel.handshake import Handshake
 from commitlogfs.fusefs.kernel.inherited_session import DEVICE, HANDSHAKE, TABLE, InheritedSession
 from commitlogfs.fusefs.kernel.inherited_state import InheritedStateError
+from commitlogfs.fusefs.kernel.request_queue import RequestQueue
 from commitlogfs.store.events import log_event
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,8 @@ class Session:
     passthrough: bool
     why_plain: str
     why_no_takeover: str
+    queue: RequestQueue | None = None
+    """None without the extension."""
     not_passed_through: list[str] = field(default_factory=list)
     """Reasons why some or all files are served plain."""
 
@@ -79,8 +82,9 @@ def begin(
     except ValueError as error:
         raise InheritedStateError(str(error)) from error
     device, request, reply, flags = kernel.negotiated()
+    queue = RequestQueue(device, kernel.taken)
     if inherited is not None:
-        return _taken_over(inherited, device, wanted)
+        return _taken_over(inherited, device, wanted, queue)
     fresh = Handshake(0, request, reply)
     table = BackingTable.create(fresh.epoch)
     can_resend = bool(flags & kernel.HAS_RESEND)
@@ -94,10 +98,11 @@ def begin(
         passthrough=offered,
         why_plain=_why_plain(offered, wanted),
         why_no_takeover="" if can_resend else "the kernel cannot resend requests (needs Linux 6.9)",
+        queue=queue,
     )
 
 
-def _taken_over(inherited: InheritedSession, device: int, wanted: Passthrough) -> Session:
+def _taken_over(inherited: InheritedSession, device: int, wanted: Passthrough, queue: RequestQueue) -> Session:
     former, handshake_fd, table = inherited.handshake, inherited.handshake_fd, inherited.table
     offered = _offers_passthrough(inherited)
     if table is None:
@@ -118,6 +123,7 @@ def _taken_over(inherited: InheritedSession, device: int, wanted: Passthrough) -
         passthrough=offered and wanted is not Passthrough.OFF,
         why_plain=_why_plain(offered, wanted, "the mount was made without it: unmount, and mount it again"),
         why_no_takeover="",
+        queue=queue,
     )
 
 

@@ -16,7 +16,7 @@ from commitlogfs.mount.linux import mountinfo
 KILL_GRACE_S = 0.2
 """How long a killed child may take to end before a later probe has to reap it."""
 
-# Imports next to nothing: it runs for every beat of the watchdog. statfs always reaches the daemon, as the kernel
+# Imports next to nothing: a mount is ready only afterwards. statfs always reaches the daemon, as the kernel
 # caches nothing of it, except for a user without access to the mount, for whom the lookup fails.
 _CHILD = """
 import errno, os, sys

@@ -371,7 +371,7 @@ def test_no_false_alarm_beside_busy_processes(make_pool: Callable[..., PoolMount
         time.sleep(seconds)  # not for a condition: nothing is to happen
     assert len(kept.events("daemon_started")) == 1
     assert not kept.events("daemon_hung")
-    assert not kept.events("probe_failed")
+    assert not kept.events("requests_not_taken")
     pool.stop()
 
 
@@ -435,18 +435,6 @@ def _stop_probe_of_successor(kept: Kept, change: Callable[[], bool]) -> int:
     eventually(lambda: catch() or kept.keeper.poll() is not None, shown=kept.pool.log_path.read_text)
     assert caught, f"the keeper has ended:\n{kept.pool.log_path.read_text()}"
     return caught[0]
-
-
-def test_a_probe_that_meets_an_unmount_reports_nothing(make_pool: Callable[..., PoolMount]):
-    pool = make_pool(2)
-    pool.start("--watchdog", "3")
-    kept = Kept(pool)
-    daemon = kept.daemon_pid()
-
-    stopped = eventually(lambda: _stop_probe(daemon, pool.mountpoint, lambda: _unmount_once(pool.mountpoint)))
-    os.kill(stopped, signal.SIGCONT)
-    assert kept.keeper.wait(PATIENCE_S) == 0
-    assert not kept.events("probe_failed")
 
 
 def test_an_unmount_while_a_successor_is_probed_ends_well(kept: Kept):

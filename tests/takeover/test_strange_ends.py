@@ -303,6 +303,37 @@ def test_a_crash_loop_harms_nobody(keep_versions: Callable[..., VersionedMount],
     os.close(fd)
 
 
+# --- a daemon that takes no requests -----------------------------------------------------------------------
+
+DEAF = {
+    "fusefs/connection.py": (
+        "await pyfuse3.main(max_tasks=MAX_TASKS)",
+        "with trio.move_on_after(3):\n            await pyfuse3.main(max_tasks=MAX_TASKS)\n"
+        "        await trio.sleep_forever()",
+    )
+}
+"""After a while, although its event loop runs."""
+_ASK_AND_ASK = "import os, sys\nwhile True: os.statvfs(sys.argv[1])"
+
+
+def test_a_daemon_that_takes_no_requests_is_replaced(make_pool: Callable[..., PoolMount]) -> None:
+    mount = VersionedMount(make_pool(2), watchdog_s=1)
+    mount.make("deaf", DEAF)
+    mount.choose("deaf")
+    mount.start()
+    mount.choose(None)
+    deaf = mount.daemon
+    with subprocess.Popen([sys.executable, "-c", _ASK_AND_ASK, str(mount.pool.mountpoint)]) as client:
+        eventually(lambda: mount.events("requests_not_taken"))
+        eventually(lambda: mount.events("daemon_hung", pid=deaf))
+        mount.wait_ready(2)
+        assert client.poll() is None
+        client.kill()
+    mount.pool.make_segments([0])
+    assert mount.pool.status()["daemon"]["pid"] != deaf
+    mount.pool.stop()
+
+
 # --- a daemon that nobody can follow -----------------------------------------------------------------------
 
 
