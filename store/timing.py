@@ -17,8 +17,8 @@ class RequestTiming:
 
     create_s: float = 4.5
     """For a create as a whole, because the broker gives up after 5 s. Its parts share it:"""
-    commit_s: float = 2.0
-    """Wait until the segment before is durable."""
+    commit_s: float = 0.25
+    """Wait until the segment before is durable. What a power cut may leave after it: docs/architecture.md."""
     reclaim_s: float = 2.0
     """Wait for forced deletion, if no disk takes the segment."""
     reserve_s: float = 2.0

@@ -4,7 +4,7 @@ Pure."""
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import attrgetter
 
 from commitlogfs.store import layout
@@ -19,6 +19,9 @@ from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.scan import DiskScan
 from commitlogfs.store.segment import BaseOffset, format_segment_name, show_name
+
+MADE_AHEAD = 2
+"""Number of segments without data that a broker may have made after the one that it writes."""
 
 
 @dataclass(slots=True)
@@ -52,6 +55,7 @@ def take_inventory(
     is_served: bool = False,
     losses: Sequence[Loss] = (),
     removed_before: int = 0,
+    undone_after: int | None = None,
 ) -> Inventory:
     """Inventory of the pool whose disks have these scans.
 
@@ -62,7 +66,8 @@ def take_inventory(
     `newest_missing`, which is None if no disk is missing. `is_served`: a running daemon serves the pool. It cuts
     off what is written past a segment's end, at the latest when the file is closed: a longer file counts as whole.
     Gaps of accepted `losses` are noted only. Segments before `removed_before` were removed while the disk that has
-    them was away; they are set aside.
+    them was away; they are set aside. A power cut may have undone the creation of segments after `undone_after`;
+    None if it cannot have, or if a disk is missing.
     """
     inventory = Inventory(Catalog(segment_size))
     sorting = _SegmentSorting(
@@ -75,7 +80,7 @@ def take_inventory(
         removed_before,
         is_served=is_served,
     )
-    sorting.run(newest_missing)
+    sorting.run(newest_missing, undone_after, losses)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -106,6 +111,7 @@ class _SegmentSorting:
         self._is_served = is_served
         self._segment_size = segment_size
         self._opened = opened
+        self._holds_nothing = holds_nothing
         self._paths = {disk.number: disk.path for disk, _ in scans}
         self._found = [
             Segment(base, disk.number, attributes) for disk, scan in scans for base, attributes in scan.segments
@@ -133,12 +139,14 @@ class _SegmentSorting:
         self._wrong: list[Segment] = []
         """Segments of a wrong size."""
 
-    def run(self, newest_missing: BaseOffset | None) -> None:
-        """`newest_missing`: as for take_inventory."""
+    def run(self, newest_missing: BaseOffset | None, undone_after: int | None, losses: Sequence[Loss]) -> None:
+        """As for take_inventory."""
         for segment in self._found:
             self._sort(segment)
         if newest_missing is not None:
             self._leave_out_unproven(newest_missing)
+        if undone_after is not None:
+            self._set_aside_after_undone(undone_after, losses)
         self._set_aside_before_beginning()
         self._inventory.catalog = Catalog(self._segment_size, self._served)
         self._report_wrong_sizes()
@@ -179,6 +187,32 @@ class _SegmentSorting:
             if segment.base_offset <= newest_missing and not self._is_opened(segment):
                 self._leave_out(segment)
                 _report_unproven(self._inventory, segment, self._paths)
+
+    def _set_aside_after_undone(self, undone_after: int, losses: Sequence[Loss]) -> None:
+        """Segments made ahead, without data, after one whose creation a power cut has undone: two disks commit in
+        any order. The log ends before the gap, and a broker makes them again."""
+        newest = list(islice((segment for segment in reversed(self._served) if segment.size), MADE_AHEAD + 1))
+        for count, (after, before) in enumerate(pairwise(newest), 1):
+            start, end = before.base_offset + self._segment_size, after.base_offset
+            if start < end:
+                ahead = newest[:count]
+                break
+        else:
+            return
+        if not self._was_undone(start, end, undone_after) or is_accepted(losses, start, end, self._segment_size):
+            return
+        if any(self._is_opened(segment) or not self._holds_nothing(segment) for segment in ahead):
+            return
+        for segment in reversed(ahead):
+            self._served.remove(segment)
+            _set_leftover_aside(self._inventory, segment, self._paths, "a power cut has undone the one before it")
+
+    def _was_undone(self, start: int, end: int, undone_after: int) -> bool:
+        """Whether a power cut can have undone all segments of a gap, or their sizes."""
+        empty = {segment.base_offset for segment in self._unsized}
+        found = {segment.base_offset for segment in self._found}
+        bases = range(start, end, self._segment_size)
+        return all(base in empty or (base > undone_after and base not in found) for base in bases)
 
     def _set_aside_before_beginning(self) -> None:
         """Empty files before the first segment with content: the segments of these names have been removed."""
@@ -236,7 +270,7 @@ def _set_leftover_aside(inventory: Inventory, segment: Segment, paths: dict[Disk
             Severity.NOTE,
             paths[segment.disk],
             segment.name.decode(),
-            f"holds no data, and {reason} (left by a disk that failed, or by a copy that a power cut undid)",
+            f"holds no data, and {reason} (left by a disk that failed, or by a power cut)",
             "nothing to do: the mount removes it while the disk is writable",
         )
     )

@@ -151,8 +151,7 @@ def open_pool(
         missing, more = missing_members(found, {disk.number for disk in disks}, specs, findings)
         findings += more
         newest = max((content.newest for content in contents if content.newest is not None), default=None)
-        newest_missing = newest if missing and opened is not None else None
-        inventory = _inventory_of(contents, found.segment_size, opened, newest_missing, found.membership)
+        inventory = _inventory_of(contents, found, opened, newest, is_degraded=bool(missing))
         inventory.findings[:0] = findings
         recorded = {disk.member.number: disk.recorded for disk in found.disks}
         root = next((content.root for content in contents if content.root is not None), DEFAULT_ROOT)
@@ -509,23 +508,36 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
 
 def _inventory_of(
     contents: list[_Contents],
-    segment_size: int,
+    found: Found,
     opened: Set[tuple[DiskNumber, int]] | None,
-    newest_missing: BaseOffset | None,
-    membership: Membership,
+    newest: BaseOffset | None,
+    *,
+    is_degraded: bool,
 ) -> Inventory:
+    """`newest` is the newest segment on record. `is_degraded`: whether a disk is missing."""
     dirfds = {content.disk.number: content.disk.dirfd for content in contents}
+    decides = opened is not None
     return take_inventory(
         [(content.disk, content.scan) for content in contents],
-        segment_size,
+        found.segment_size,
         opened or frozenset(),
         lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
         lambda copy: read_mark(dirfds[copy.disk], copy.name, copy.ino),
-        newest_missing,
-        is_served=opened is None,
-        losses=membership.losses,
-        removed_before=membership.removed_before,
+        newest if decides and is_degraded else None,
+        is_served=not decides,
+        losses=found.membership.losses,
+        removed_before=found.membership.removed_before,
+        undone_after=_undone_after(contents) if decides and not is_degraded else None,
     )
+
+
+def _undone_after(contents: list[_Contents]) -> int | None:
+    """A power cut may have undone the creation of segments after this one; None if no disk can be written.
+
+    A disk records the newest segment after the name of each that is made on it, and its journal keeps that order.
+    So what all of them have recorded was durable."""
+    records = [content.newest for content in contents if content.disk.state is DiskState.RW]
+    return min((-1 if newest is None else newest for newest in records), default=None)
 
 
 def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskNumber, int]] | None) -> None:

@@ -57,19 +57,25 @@ class CachingMount:
     """A pool on disks with caches for writes, which lose power at the same moment."""
 
     def __init__(self, disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], fstype: str, mode: str) -> None:
-        self._disks = [disk_farm.add_of(CachingDisk, fstype) for _ in range(2)]
-        directories = [disk.path / "commitlog" for disk in self._disks]
+        self.disks = [disk_farm.add_of(CachingDisk, fstype) for _ in range(2)]
+        directories = [disk.path / "commitlog" for disk in self.disks]
         for directory in directories:
             directory.mkdir()
         self.pool = make_pool(disks=directories, settings={"passthrough": f'"{mode}"'})
         self.pool.start()
 
     def cut_power(self) -> None:
-        for disk in self._disks:
+        self.lose_power()
+        self.begin_again()
+
+    def lose_power(self) -> None:
+        for disk in self.disks:
             disk.lose_power()
         self.pool.kill()
+
+    def begin_again(self) -> None:
         self.pool.abandon()
-        for disk in self._disks:
+        for disk in self.disks:
             disk.restore_power()
         self.pool.start()
 
@@ -110,6 +116,32 @@ def test_a_synced_segment_is_whole(caching: Callable[[str], CachingMount], mode:
     for index in range(3):
         assert mount.pool.path(index).read_bytes() == segment_bytes(index, MIB)
     mount.pool.make_segments([3])
+
+
+def test_a_segment_made_ahead_of_one_that_was_undone(caching: Callable[[str], CachingMount]) -> None:
+    """Its disk does not sync, so the create of the next one does not wait for it any longer. Nobody has written to
+    either, and the log ends before both."""
+    mount = caching("auto")
+    pool = mount.pool
+    pool.make_segments(range(2))
+    os.sync()
+    with mount.disks[0].hanging():
+        undone = os.open(pool.path(2), os.O_RDWR | os.O_CREAT)
+        assert pool.disk_of(2) == 0
+        ahead = os.open(pool.path(3), os.O_RDWR | os.O_CREAT)
+        assert pool.disk_of(3) == 1
+        os.ftruncate(ahead, MIB)
+        os.fsync(ahead)
+        assert "commit_wait_timed_out" in pool.log_since_start()
+        mount.lose_power()
+    for fd in (undone, ahead):
+        with contextlib.suppress(OSError):
+            os.close(fd)  # there is no daemon
+    mount.begin_again()
+    assert mount.listed() == [0, 1]
+    assert {"empty-leftover", "newest-segment-missing"} <= {one["code"] for one in pool.status()["findings"]}
+    pool.make_segments(range(2, 6))
+    assert mount.listed() == list(range(6))
 
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR], ids=["write-only", "rw"])

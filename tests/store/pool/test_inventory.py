@@ -5,6 +5,7 @@ import socket
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from support.files import open_disk, packed_attributes
 
 from commitlogfs.store.disks.disk import Disk
+from commitlogfs.store.disks.losses import Loss, Run
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.filesystem import FilesystemKind, Suitability
 from commitlogfs.store.findings import FindingCode, Severity
@@ -109,6 +111,84 @@ def test_empty_files_that_a_missing_disk_may_hold(disks, newest_missing, expecte
     assert inventory.leftovers == []  # which would be removed
     warned = [f.file for f in inventory.findings if "a missing disk may hold" in f.message]
     assert warned == [name(index) for index in (0, 2) if index not in expected]
+
+
+class Undone:
+    """Segments 0 to 2 with data, then one that is missing, and `ahead` without data."""
+
+    def __init__(self, disks: list[Disk], ahead: int = 1) -> None:
+        self.disks = disks
+        for index in range(3):
+            put(disks[index], name(index))
+        self.inodes = {
+            (disks[0].number, put(disks[0], name(4 + index), b"\0" * SIZE).stat().st_ino) for index in range(ahead)
+        }
+
+    def look(self, undone_after: int | None = 2, *, opened: bool = False, **more: Any) -> Inventory:
+        return take_inventory(
+            [(disk, scan_directory(disk.dirfd, SIZE)) for disk in self.disks],
+            SIZE,
+            self.inodes if opened else frozenset(),
+            lambda segment: (segment.disk, segment.ino) in self.inodes,
+            undone_after=None if undone_after is None else undone_after * SIZE,
+            **more,
+        )
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_what_was_made_ahead_of_an_undone_segment_is_a_leftover(disks, ahead):
+    inventory = Undone(disks, ahead).look()
+    assert set(served(inventory)) == {0, 1, 2}
+    assert codes(inventory) == [FindingCode.EMPTY_LEFTOVER] * ahead
+    assert [one.base_offset // SIZE for one in inventory.leftovers] == list(range(4, 4 + ahead))
+
+
+def test_an_undone_size_leaves_a_leftover_too(disks):
+    undone = Undone(disks)
+    put(disks[1], name(3), b"")
+    inventory = undone.look(undone_after=4)
+    assert set(served(inventory)) == {0, 1, 2, 3}
+    assert codes(inventory) == [FindingCode.EMPTY_LEFTOVER, FindingCode.UNSIZED_SEGMENT]
+
+
+def test_a_segment_that_all_disks_have_recorded_was_not_undone(disks):
+    for inventory in (Undone(disks).look(undone_after=3), Undone(disks).look(undone_after=None)):
+        assert set(served(inventory)) == {0, 1, 2, 4}
+        assert codes(inventory) == [FindingCode.GAP]
+
+
+def test_a_gap_before_data_is_no_undone_segment(disks):
+    undone = Undone(disks)
+    put(disks[1], name(5))
+    inventory = undone.look()
+    assert set(served(inventory)) == {0, 1, 2, 4, 5}
+    assert FindingCode.GAP in codes(inventory)
+
+
+def test_more_than_a_broker_makes_ahead_is_not_set_aside(disks):
+    inventory = Undone(disks, 3).look()
+    assert set(served(inventory)) == {0, 1, 2, 4, 5, 6}
+    assert codes(inventory) == [FindingCode.GAP]
+
+
+def test_what_was_made_ahead_and_is_open_is_served(disks):
+    inventory = Undone(disks).look(opened=True)
+    assert set(served(inventory)) == {0, 1, 2, 4}
+
+
+def test_a_quarantined_segment_was_not_undone(disks):
+    undone = Undone(disks)
+    for disk in disks[:2]:
+        put(disk, name(3))
+    inventory = undone.look()
+    assert set(served(inventory)) == {0, 1, 2, 4}
+    assert {FindingCode.DUPLICATE_SEGMENT, FindingCode.GAP} == set(codes(inventory))
+
+
+def test_a_gap_of_an_accepted_loss_is_no_undone_segment(disks):
+    inventory = Undone(disks).look(losses=(Loss(4, "/data4", 1, (Run(3, 1, 1, 1),)),))
+    assert set(served(inventory)) == {0, 1, 2, 4}
+    assert codes(inventory) == [FindingCode.ACCEPTED_LOSS]
 
 
 def test_an_empty_file_in_use_beside_a_missing_disk(disks):
