@@ -21,10 +21,11 @@ class RequestTiming:
     """Wait until the segment before is durable. What a power cut may leave after it: docs/architecture.md."""
     reclaim_s: float = 2.0
     """Wait for forced deletion, if no disk takes the segment."""
-    reserve_s: float = 2.0
-    """The next disk is tried when one has not reserved a segment by then."""
+    hedge_s: float = 0.25
+    """The next disk is asked, too, when one has not made the segment by then. The answer of the first still counts
+    if no other one has made it."""
     link_s: float = 1.0
-    """Wait until the new file has its name. The other parts leave that much time for it."""
+    """Time of a create that is left for the name of the file: no disk is asked later."""
     remove_s: float = 3.0
     prepare_s: float = 2.0
     """How long a removal waits for what its segment's moves require; with `remove_s`, a broker's patience of 5 s is

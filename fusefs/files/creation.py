@@ -1,13 +1,14 @@
 """Creates: on the first disk of the plan that takes the segment, within the time that a broker waits."""
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import trio
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
+from commitlogfs.fusefs.files.attempts import Attempt, Attempts
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handle, Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
@@ -20,12 +21,11 @@ from commitlogfs.store.errors import (
     DiskFailedError,
     NoDiskAvailableError,
     SegmentExistsError,
-    UncertainPublishError,
 )
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.pool.admission import FALLBACK
-from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog, CreatePlan
 from commitlogfs.store.segment import format_segment_name
 
@@ -61,6 +61,8 @@ class Creation:
         self._observer = observer
         self._reclaim = reclaim
         self._last_refusal: NoDiskAvailableError | None = None
+        self._under_way: set[Attempt] = set()
+        """Attempts that have not ended. Their creates may have ended before."""
 
     async def create(self, name: bytes, owner: Owner) -> Handle:
         """Make a segment or temporary and open it.
@@ -126,23 +128,54 @@ class Creation:
         for reason in plan.skip_reasons:
             self._observer.placement_skipped(reason)
         failures: list[str] = []
-        for number in plan.order:
-            patience_s = min(self._timing.reserve_s, link_deadline - trio.current_time())
-            if patience_s <= 0:
-                raise NoDiskAvailableError(
-                    f"{name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
-                )
-            try:
-                handle = await self._create_on(self._disks[number], plan, owner, patience_s)
-            except DiskError as error:
-                self._commitlog.record_disk_error(number, error, self._commitlog.clock.monotonic())
-                self._observer.placement_skipped(type(error).__name__)
-                log_event(log, logging.WARNING, "create_moved_on", segment=name, reason=str(error))
-                failures.append(str(error))
-            else:
-                self._record_placement(plan, handle, failures)
-                return handle
-        raise self._commitlog.admission.no_disk_left(self._commitlog.clock.monotonic())
+
+        def record_failed(disk: DiskFiles, error: DiskError) -> None:
+            self._commitlog.record_disk_error(disk.number, error, self._commitlog.clock.monotonic())
+            self._record_moved_on(plan, error, failures)
+
+        attempts = Attempts(
+            self._commitlog, plan, owner, self._under_way, record_failed, partial(self._take_late, plan)
+        )
+        winner = None
+        try:
+            winner = await self._first_named(attempts, plan, link_deadline, failures)
+        finally:
+            attempts.end(winner)
+        if winner is None:
+            raise self._commitlog.admission.no_disk_left(self._commitlog.clock.monotonic())
+        assert winner.published is not None
+        handle = self._register(winner, plan, winner.published)
+        self._record_placement(plan, handle, failures)
+        return handle
+
+    async def _first_named(
+        self, attempts: Attempts, plan: CreatePlan, link_deadline: float, failures: list[str]
+    ) -> Attempt | None:
+        """The attempt that has made the file; None if all disks have refused. Each has RequestTiming.hedge_s while
+        another one remains. Raises NoDiskAvailableError if none has answered in time, and as Attempts.named."""
+        hung = {attempt.disk.number for attempt in self._under_way}  # by earlier creates; these are asked last
+        for number in sorted(plan.order, key=hung.__contains__):
+            turn_end = min(trio.current_time() + self._timing.hedge_s, link_deadline)
+            if trio.current_time() >= link_deadline:
+                break
+            candidate = attempts.begin(self._disks[number])
+            winner = await attempts.named(turn_end, candidate)
+            if winner is not None:
+                return winner
+            if not candidate.has_ended:
+                silence = DiskFailedError(candidate.disk.path, f"no answer within {self._timing.hedge_s:g} s")
+                self._record_moved_on(plan, silence, failures)
+        winner = await attempts.named(link_deadline + self._timing.link_s)
+        if winner is None and (not attempts.have_all_failed or trio.current_time() >= link_deadline):
+            raise NoDiskAvailableError(
+                f"{plan.name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
+            )
+        return winner
+
+    def _record_moved_on(self, plan: CreatePlan, error: DiskError, failures: list[str]) -> None:
+        self._observer.placement_skipped(type(error).__name__)
+        log_event(log, logging.WARNING, "create_moved_on", segment=plan.name, reason=str(error))
+        failures.append(str(error))
 
     def _record_placement(self, plan: CreatePlan, handle: Handle, failures: list[str]) -> None:
         predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
@@ -157,57 +190,23 @@ class Creation:
         )
         self._observer.decisions.placed(placement)
 
-    async def _create_on(self, disk: DiskFiles, plan: CreatePlan, owner: Owner, patience_s: float) -> Handle:
-        fd, attributes = await disk.reserve(self._commitlog.segment_size, owner, patience_s)
-        # A link that fails or hangs may have happened, or happen yet. What it leaves is empty, and known.
-        placed_as = b"" if plan.role is Role.SEGMENT else plan.name
-        left = Segment(plan.base_offset, disk.number, attributes, Role.GIVEN_UP, placed_as)
-        is_late = False
-
-        def leave() -> None:
-            nonlocal is_late
-            is_late = True
-            self._commitlog.record_leftover(left)
-
-        async def work() -> Handle | None:
-            published = await self._link(disk, plan, fd, left)
-            if not is_late:
-                return self._register(disk, plan, fd, published)
-            async with self._changes.lock:
-                if self._commitlog.find_name(plan.name) is None:
-                    self._commitlog.record_leftover_gone(left)
-                    await self._handles.release(inodes.encode(self._register(disk, plan, fd, published).file))
-                else:
-                    await disk.close(fd)
-                    self._commitlog.record_leftover(left)
-            return None
-
-        handle = await self._changes.finish(disk, "link", (), work, self._timing.link_s, leave)
-        assert handle is not None
-        return handle
-
-    async def _link(self, disk: DiskFiles, plan: CreatePlan, fd: int, left: Segment) -> Published:
-        """Give the unnamed file its name. Raises DiskError if another disk is to be tried."""
-        try:
-            return await disk.link(fd, plan.name)
-        except BaseException as error:
-            os.close(fd)
-            if isinstance(error, UncertainPublishError):
-                self._commitlog.record_leftover(left)
-                raise DiskFailedError(disk.path, str(error)) from error
-            if isinstance(error, FileExistsError):
-                self._commitlog.names.record_uncertain(plan.name, disk.number)
-                raise SegmentExistsError(
-                    f"{plan.name.decode()}: a file of that name lies on {disk.path}"
-                ) from error
-            raise
-
-    def _register(self, disk: DiskFiles, plan: CreatePlan, fd: int, published: Published) -> Handle:
+    def _register(self, attempt: Attempt, plan: CreatePlan, published: Published) -> Handle:
         """The file exists: it is a part of the log, and open."""
+        disk = attempt.disk
         file = self._commitlog.record_created(plan, disk.number, published)
         self._changes.record(disk.number)
         log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
-        return self._handles.add(file, fd)
+        return self._handles.add(file, attempt.fd)
+
+    async def _take_late(self, plan: CreatePlan, attempt: Attempt, left: Segment, published: Published) -> None:
+        """Its create has failed meanwhile. If no other one has made the file, this is it, and nobody has it
+        open."""
+        async with self._changes.lock:
+            if self._commitlog.find_name(plan.name) is None:
+                self._commitlog.record_leftover_gone(left)
+                await self._handles.release(inodes.encode(self._register(attempt, plan, published).file))
+                return
+        await attempt.disk.close(attempt.fd)
 
     async def _commit_predecessor(self, plan: CreatePlan, link_deadline: float) -> None:
         """Make sure that no power cut leaves a segment without the one before it. A disk that does not answer in

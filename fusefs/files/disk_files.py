@@ -279,10 +279,11 @@ class DiskFiles:
                 raise
             raise DiskFailedError(self.path, "its filesystem cannot reserve space (fallocate)") from error
 
-    async def link(self, fd: int, name: bytes) -> Published:
-        """Give an unnamed file its name. Raises as `allocate.publish`, DiskError."""
+    async def link(self, fd: int, name: bytes, may_begin: Callable[[], bool]) -> Published | None:
+        """Give an unnamed file its name; None, and nothing done, if it may not begin, as the thread asks. Raises as
+        `allocate.publish`, DiskError."""
         dirfd = self._disk.dirfd
-        return await self._run("link", lambda: allocate.publish(dirfd, fd, name))
+        return await self._run("link", lambda: allocate.publish(dirfd, fd, name) if may_begin() else None)
 
     async def is_certainly_absent(self, name: bytes) -> bool:
         """Whether no file has this name; False where the disk fails, or does not answer within

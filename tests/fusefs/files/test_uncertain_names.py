@@ -25,10 +25,10 @@ from commitlogfs.store.files.allocate import Owner
 
 NAME = b"%020d" % 0
 COPY = b".%b.x1" % NAME
-LINK_DEADLINE_S = 10_000.0
-TIMING = replace(
-    PATIENT, requests=replace(PATIENT.requests, create_s=100 * LINK_DEADLINE_S, link_s=LINK_DEADLINE_S)
-)
+HEDGE_S = 10_000.0
+CREATE_S = 100 * HEDGE_S
+DISKS = 3
+TIMING = replace(PATIENT, requests=replace(PATIENT.requests, create_s=CREATE_S, hedge_s=HEDGE_S))
 
 
 @pytest.fixture
@@ -162,12 +162,14 @@ class SlowLinks:
 
     @asynccontextmanager
     async def out_of_time(self) -> AsyncIterator[None]:
-        """Let the deadline of each waiting link pass, and no other deadline."""
+        """Let the time of each waiting link pass, and that of the create when all disks have been asked."""
 
         async def move_clock() -> None:
-            for count in range(1, self.only + 1):
+            for count in range(1, min(self.only, DISKS) + 1):
                 await until(lambda count=count: self.begun >= count)
-                self.clock.jump(LINK_DEADLINE_S)
+                self.clock.jump(HEDGE_S)
+            if self.begun == DISKS:
+                self.clock.jump(CREATE_S)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(move_clock)
