@@ -31,6 +31,7 @@ from pyfuse3 import (
 )
 
 from commitlogfs.fusefs.assembly import Parts
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.fusefs.files import attrs, xattrs
 from commitlogfs.fusefs.files.control_files import DIRECTORY_NAME, ControlContents, ControlFiles
@@ -41,6 +42,7 @@ from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.errors import (
     DiskError,
+    DiskFailedError,
     DiskReadOnlyError,
     NotPermittedError,
     SegmentExistsError,
@@ -177,9 +179,20 @@ class CommitLogOperations(pyfuse3.Operations):
         if changes.size is None:
             await self.attributes.change(file, changes)
         else:
-            await self.parts.resizing.resize(file, changes)
-            self._grown.discard(inode)  # a broker's way: it has its size now, and is synced
+            await self._resize(file, changes)
         return attrs.entry_of_file(file)
+
+    async def _resize(self, file: Segment, changes: Changes) -> None:
+        """A broker's way: the size is synced, and the content when the broker asks, so a close has nothing to sync.
+        That is so, too, if a disk does not answer: no content comes before the size."""
+        had_nothing = self.handles.is_certainly_empty(file)
+        try:
+            await self.parts.resizing.resize(file, changes)
+        except DiskError:
+            if had_nothing:
+                self._grown.discard(inodes.encode(file))
+            raise
+        self._grown.discard(inodes.encode(file))
 
     @handler
     async def access(self, inode: InodeT, mode: ModeT, ctx: RequestContext) -> bool:
@@ -344,15 +357,28 @@ class CommitLogOperations(pyfuse3.Operations):
         if self.parts.lost_writes.may_lack_writes(file):  # one close has reported it, and each fsync does
             self._grown.discard(fh)
             return
-        try:
-            async with self.handles.use(fh) as handle:
+        await self._sync_at_close(file)
+        if not self._may_grow_unseen(file):  # a child of the writer may have closed it, which writes on
+            self._grown.discard(fh)
+
+    async def _sync_at_close(self, file: Segment) -> None:
+        """The sync continues when its time is over: then it is unknown whether the file is durable. Raises
+        DiskError, OSError."""
+        inode, disk = inodes.encode(file), self.disk_files[file.disk]
+
+        async def work() -> None:
+            async with self.handles.use(inode) as handle:
                 await self._commit(handle)
+
+        try:
+            await AbandonableWork(work).wait(self.commitlog.timing.requests.flush_s)
+        except TimeoutError as error:
+            disk.record_error("flush", "ETIMEDOUT")
+            raise DiskFailedError(disk.path, f"flush: {error}") from error
         except OSError as error:
             if error.errno == errno.EROFS:
-                self._grown.discard(fh)
+                self._grown.discard(inode)
             raise
-        if not self._may_grow_unseen(handle.file):  # a child of the writer may have closed it, which writes on
-            self._grown.discard(fh)
 
     @handler
     async def fsync(self, fh: FileHandleT, datasync: bool) -> None:
@@ -426,7 +452,7 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(pyfuse3.ENOATTR)  # security.capability is asked before every write: be quick
         file = self._file(inode)
         if name == xattrs.STATE:
-            return (await self.parts.segment_state(file)).value.encode()
+            return (await self._segment_state(file)).value.encode()
         await self.attributes.refresh(file)
         if name == xattrs.CHECKSUM:
             digest = await self._checksum(file)
@@ -473,6 +499,13 @@ class CommitLogOperations(pyfuse3.Operations):
             catalog.record_checksum(file, is_valid=False)
         return digest if catalog.is_settled(file) else None
 
+    async def _segment_state(self, file: Segment) -> SegmentState:
+        """Raises DiskFailedError, OSError, StaleInodeError."""
+        try:
+            return await self.parts.segment_state(file, self.commitlog.timing.requests.open_s)
+        except TimeoutError as error:
+            raise DiskFailedError(self.commitlog.disk_of(file).path, f"read: {error}") from error
+
     # --- helpers -------------------------------------------------------------------------------------
 
     async def _commit(self, handle: Handle, *, data_only: bool = False) -> None:
@@ -502,19 +535,23 @@ class CommitLogOperations(pyfuse3.Operations):
         to_write = flags & os.O_ACCMODE != os.O_RDONLY
         if to_write and not file.size:
             await self.parts.resizing.require_writable(file)
-        handle = await self.handles.open(file, to_write=to_write)
-        if handle.writable or not to_write:
-            return handle
+        with self.disk_files[file.disk].limited("open", self.commitlog.timing.requests.open_s):
+            handle = await self.handles.open(file, to_write=to_write)
+        if to_write and not handle.writable:
+            await self._require_sealed(file)
+        return handle
+
+    async def _require_sealed(self, file: Segment) -> None:
+        """For an open for writing on a read-only disk. If it is refused, the file is released."""
+        disk = self.commitlog.disk_of(file)
         try:
-            if await self.parts.segment_state(file) is not SegmentState.SEALED:
+            if await self._segment_state(file) is not SegmentState.SEALED:
                 raise DiskReadOnlyError(
-                    self.commitlog.disk_of(file).path,
-                    f"its filesystem is read-only, so nothing can be appended to {file.name.decode()}",
+                    disk.path, f"its filesystem is read-only, so nothing can be appended to {file.name.decode()}"
                 )
         except BaseException:
             await self.handles.release(inodes.encode(file))
             raise
-        return handle
 
     def _require_readable(self, flags: int) -> None:
         """Refuse reads while every disk is full, if the configuration says so. Mappings and passthrough reads do

@@ -32,6 +32,11 @@ class RequestTiming:
     enough."""
     resize_s: float = 3.0
     """A disk that has not given a new segment its size by then is left, if another one can take the segment."""
+    flush_s: float = 3.0
+    """For a close of a file that has to be synced. The sync continues; a caller's own fsync has no limit."""
+    open_s: float = 3.0
+    change_s: float = 3.0
+    """For a change of mode, owner or times, and of a size that no other disk could take."""
     rename_s: float = 3.0
     stat_s: float = 1.0
     """For attributes of a file that have to be those on the disk. The last known ones count for a disk that has not

@@ -95,12 +95,14 @@ class BackingAttributes:
         """Change attributes of a file, which nothing moves, renames or removes meanwhile.
 
         Raises DiskError, OSError, InvalidSizeError, BeyondSegmentError; StaleInodeError for a file that is not the
-        segment any more: the kernel then looks the name up again, unless its caller has only a descriptor.
+        segment any more: the kernel then looks the name up again, unless its caller has only a descriptor. After
+        RequestTiming.change_s it is unknown whether the disk has made, or will make, the change.
         """
         disk = self._disks[file.disk]
-        async with self._at_rest(file, disk):
-            attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
-            self._commitlog.record_attributes(file, attributes)
+        with disk.limited("setattr", self._commitlog.timing.requests.change_s):
+            async with self._at_rest(file, disk):
+                attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
+                self._commitlog.record_attributes(file, attributes)
 
     @asynccontextmanager
     async def _at_rest(self, file: Segment, disk: DiskFiles) -> AsyncIterator[None]:

@@ -8,8 +8,9 @@ happens.
 import contextlib
 import errno
 import logging
+import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -92,6 +93,16 @@ class DiskFiles:
         """Count an error that no operation here has raised itself."""
         self._observer.disk_error(self.path, op, errno_name)
 
+    @contextlib.contextmanager
+    def limited(self, op: str, deadline_s: float) -> Iterator[None]:
+        """Everything within has that much time together, also waiting for other requests. Raises DiskFailedError
+        afterwards. A call that cannot be abandoned is waited for."""
+        with trio.move_on_after(deadline_s) as scope:
+            yield
+        if scope.cancelled_caught:
+            self.record_error(op, "ETIMEDOUT")
+            raise DiskFailedError(self.path, f"{op}: no answer within {deadline_s:g} s")
+
     # --- attributes ----------------------------------------------------------------------------------
 
     async def stat(self, path: bytes) -> PackedAttributes | None:
@@ -161,7 +172,7 @@ class DiskFiles:
         ino: int,
         wanted: Changes,
         check_resize: Callable[[int, int], None],
-        deadline_s: float | None = None,
+        deadline_s: float = math.inf,
     ) -> PackedAttributes:
         """Change size, mode, owner and times; the attributes afterwards. Raises DiskError, OSError, and whatever
         `check_resize(current, new)` raises."""
@@ -187,7 +198,8 @@ class DiskFiles:
         """Open the file with inode `ino` for reading and writing, or for reading only on a read-only disk. Raises
         DiskError, OSError."""
         try:
-            return await self._run("open", partial(_open, self._disk.dirfd, path, ino))
+            work = partial(_open, self._disk.dirfd, path, ino)
+            return await self._run("open", work, math.inf, discard=lambda opened: os.close(opened.fd))
         except FileNotFoundError as error:
             raise self._vanished(path) from error
 
@@ -204,7 +216,7 @@ class DiskFiles:
 
     async def remove_restored_mark(self, fd: int) -> None:
         """A process has opened a restored segment for writing. Raises DiskError, OSError."""
-        await self._run("setattr", partial(restored.remove_restored_mark, fd))
+        await self._run("setattr", partial(restored.remove_restored_mark, fd), self._timing.stat_s)
 
     async def close(self, fd: int) -> None:
         """Close a descriptor, which may write something to the disk first. Raises OSError."""
@@ -385,7 +397,8 @@ class DiskFiles:
     async def write_root(self, root: RootAttributes) -> None:
         """Record mode and owner of the mounted directory, durably. Raises DiskError, OSError."""
         record = identity.format_root(root)
-        await self._run("setxattr", partial(durable.write_xattr, self._disk.dirfd, layout.XATTR_ROOT, record))
+        write = partial(durable.write_xattr, self._disk.dirfd, layout.XATTR_ROOT, record)
+        await self._run("setxattr", write, self._timing.change_s)
 
     # --- errors --------------------------------------------------------------------------------------
 
@@ -396,7 +409,8 @@ class DiskFiles:
         deadline_s: float | None = None,
         discard: Callable[[T], None] | None = None,
     ) -> T:
-        """The result of `work`. One that comes after the deadline is given to `discard`."""
+        """The result of `work`. One that comes after the deadline, or after the caller was cancelled, is given to
+        `discard`; without a deadline, the caller cannot be cancelled."""
         try:
             if deadline_s is None:
                 return await self._threads.run(self.number, work)

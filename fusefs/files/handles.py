@@ -84,7 +84,8 @@ class Handles:
             handle.opens += 1
             if to_write and handle.is_restored:
                 handle.is_restored = False
-                with contextlib.suppress(DiskError, OSError):  # the open succeeds; a mark that stays does no harm
+                # The open succeeds, since it is counted; a mark that stays does no harm.
+                with trio.CancelScope(shield=True), contextlib.suppress(DiskError, OSError):
                     await self._disks[file.disk].remove_restored_mark(handle.fd)
             return handle
 

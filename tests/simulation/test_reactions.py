@@ -1,22 +1,28 @@
 """When a pool reacts to its disks, exactly, in simulated time."""
 
 import errno
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
-from support.simulation.broker import Broker
+from pyfuse3 import EntryAttributes, FUSEError, SetattrFields
+from support.simulation.broker import CONTEXT, Broker
 from support.simulation.daemon import SIZE, Settings
 from support.simulation.disks import LATENCY_S, SimulatedDisk
 from support.simulation.life import UNHURRIED
 from support.simulation.world import World, simulate
 
+from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.segment import format_segment_name
 from commitlogfs.store.timing import DEFAULT, Timing
 
 SEED = 1
@@ -144,6 +150,92 @@ def test_a_create_beside_a_disk_that_begins_to_hang_is_in_time(memory_directory:
             pool.world.answer(disk)
             assert made
             assert took_s < DEFAULT.requests.create_s
+
+    with_pool(memory_directory, task)
+
+
+class Answers:
+    """Requests beside a disk that hangs, and after how many seconds each was answered with an error; None if it was
+    not."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._began_s = pool.world.clock.elapsed()
+        self.after_s: dict[str, float | None] = {}
+        self.errors: set[int] = set()
+
+    async def ask(self, label: str, op: str, *arguments: Any) -> None:
+        try:
+            await self._pool.world.request(op, *arguments)
+        except FUSEError as error:
+            self.errors.add(error.errno)
+            self.after_s[label] = self._pool.world.clock.elapsed() - self._began_s
+        else:
+            self.after_s[label] = None
+
+
+def changed(**fields: int) -> tuple[EntryAttributes, SetattrFields]:
+    """The arguments of a setattr for these attributes."""
+    attributes = EntryAttributes()
+    for name, value in fields.items():
+        setattr(attributes, f"st_{name}", value)
+    names = ("size", "mode", "uid", "gid", "atime", "mtime")
+    updates = SimpleNamespace(**{f"update_{name}": name in fields for name in names})
+    return attributes, cast("SetattrFields", updates)
+
+
+def test_an_open_and_a_change_on_a_disk_that_hangs_have_three_seconds(memory_directory: Path) -> None:
+    """Also those that wait for each other."""
+
+    async def task(pool: Pool) -> None:
+        log, number = pool.world.serving.commitlog, pool.disk.number
+        file = next(segment for segment in log.catalog if segment.disk == number)
+        inode = inodes.encode(file)
+        pool.sick.hang()
+        answers = Answers(pool)
+        async with trio.open_nursery() as nursery:
+            for index in range(3):
+                attributes, fields = changed(mode=0o600)
+                nursery.start_soon(
+                    answers.ask, f"chmod {index}", "setattr", inode, attributes, fields, None, CONTEXT
+                )
+                nursery.start_soon(answers.ask, f"open {index}", "open", inode, os.O_RDONLY, CONTEXT)
+        limit_s = pytest.approx(DEFAULT.requests.open_s)
+        assert answers.after_s == {f"{kind} {index}": limit_s for kind in ("chmod", "open") for index in range(3)}
+        assert answers.errors == {errno.EIO}
+        pool.world.answer(pool.sick)
+        await pool.world.request("open", inode, os.O_RDONLY, CONTEXT)
+        await pool.world.request("release", inode)
+
+    with_pool(memory_directory, task)
+
+
+def test_a_close_on_a_disk_that_hangs_has_three_seconds(memory_directory: Path) -> None:
+    async def task(pool: Pool) -> None:
+        log, number = pool.world.serving.commitlog, pool.disk.number
+        others = [disk for disk in log.disks.values() if disk.number != number]
+        for disk in others:
+            disk.retry_at_s = float("inf")
+        name = format_segment_name(100 * SIZE)
+        flags = os.O_RDWR | os.O_CREAT
+        copy, _ = await pool.world.request("create", inodes.ROOT, b"." + name + b".x1", 0o640, flags, CONTEXT)
+        empty, _ = await pool.world.request("create", inodes.ROOT, b"." + name + b".x2", 0o640, flags, CONTEXT)
+        for disk in others:
+            disk.retry_at_s = 0.0
+        assert await pool.world.request("write", copy.fh, 0, b"x") == 1
+        pool.sick.hang()
+        answers = Answers(pool)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answers.ask, "copy", "flush", copy.fh)
+            nursery.start_soon(answers.ask, "copy, once more", "flush", copy.fh)
+            nursery.start_soon(answers.ask, "empty", "flush", empty.fh)
+        limit_s = pytest.approx(DEFAULT.requests.flush_s)
+        assert answers.after_s == {"copy": limit_s, "copy, once more": limit_s, "empty": None}
+        assert answers.errors == {errno.EIO}
+        pool.world.answer(pool.sick)
+        await pool.world.request("flush", copy.fh)
+        for info in (copy, empty):
+            await pool.world.request("release", info.fh)
 
     with_pool(memory_directory, task)
 
