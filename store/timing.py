@@ -30,7 +30,7 @@ class RequestTiming:
     prepare_s: float = 2.0
     """How long a removal waits for what its segment's moves require; with `remove_s`, a broker's patience of 5 s is
     enough."""
-    resize_s: float = 3.0
+    resize_s: float = 0.25
     """A disk that has not given a new segment its size by then is left, if another one can take the segment."""
     flush_s: float = 3.0
     """For a close of a file that has to be synced. The sync continues; a caller's own fsync has no limit."""

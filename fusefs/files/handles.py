@@ -109,16 +109,16 @@ class Handles:
         """Whether a file that is, or was, open has no content, as the kernel knows without its disk: with
         passthrough, it may have grown without a request to the daemon. None for a file that only a former daemon
         may have opened."""
-        size = self.size_in_memory(file)
-        if size is not None:
-            return size == 0
+        if self.is_open(file):
+            return self._holds_nothing(self._handles[inodes.encode(file)])
         if inodes.encode(file) in self._closed_empty and not self._backing.is_inherited(file):
             return True
         return None
 
     def size_in_memory(self, file: Segment) -> int | None:
-        """Size of a file that this daemon has open, as the kernel knows it without its disk; None for any other."""
-        if not self.is_open(file):
+        """Size of a file that this daemon has open, as the kernel knows it without its disk; None for any other, and
+        for a growing one, whose size in memory its disk may refuse."""
+        if not self.is_open(file) or file in self._commitlog.growing:
             return None
         return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd)
 
@@ -222,6 +222,12 @@ class Handles:
                     opened = await self._disks[file.disk].open(file.path, file.ino)
                     self._handles[inode] = Handle(file, opened.fd, opened.writable, opened.is_restored)
 
+    def _holds_nothing(self, handle: Handle) -> bool:
+        """Whether nobody has written to an open file; False in doubt. Does not ask the disk."""
+        if handle.file in self._commitlog.growing:
+            return leftovers.is_unwritten(handle.fd, self._commitlog.segment_size)
+        return leftovers.size_in_memory(handle.fd) == 0
+
     async def _close_if_idle(self, handle: Handle) -> None:
         if handle.opens or handle.users:
             return
@@ -230,7 +236,7 @@ class Handles:
             return
         del self._handles[inode]
         self._closed_empty.discard(inode)
-        if not handle.file.size and not leftovers.size_in_memory(handle.fd):
+        if not handle.file.size and self._holds_nothing(handle):
             self._closed_empty.add(inode)
         self._backing.record_last_close(handle.file)
         await self._release(handle.file)

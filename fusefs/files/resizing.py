@@ -4,6 +4,8 @@ its name makes it on another disk, and the empty file that stays behind is a lef
 import logging
 from collections.abc import Callable, Mapping
 
+import trio
+
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
@@ -22,6 +24,14 @@ from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
+
+
+class _Growth:
+    """A change of size under way."""
+
+    def __init__(self) -> None:
+        self.has_ended = trio.Event()
+        self.error: Exception | None = None
 
 
 class Resizing:
@@ -50,6 +60,8 @@ class Resizing:
         self._backing = backing
         self._usage = usage
         self._background = background
+        self._growths: dict[Segment, _Growth] = {}
+        """The changes of size that disks have not answered."""
         self._invalidate_entry = invalidate_entry
         self._decisions = decisions
 
@@ -60,23 +72,48 @@ class Resizing:
         OSError, InvalidSizeError, BeyondSegmentError, StaleInodeError.
         """
         require_in_place(file)
-        disk = self._disks[file.disk]
-        deadline_s = self._timing.resize_s if self._may_give_up(file) else None
-        if deadline_s is None:
-            await self._attributes.change(file, wanted)
+        if self._is_new(file):
+            await self._grow(file, wanted)
         else:
-            await self._grow(file, wanted, deadline_s)
-        self._sync_soon(file, disk)
+            await self._attributes.change(file, wanted)
+            self._sync_soon(file, self._disks[file.disk])
 
-    async def _grow(self, file: Segment, wanted: Changes, deadline_s: float) -> None:
-        """For a new segment, which nothing moves before it has its size."""
+    async def _grow(self, file: Segment, wanted: Changes) -> None:
+        """For a new segment, which nothing moves before it has its size. A disk that does not answer in time is not
+        asked again: it may show the size already."""
         disk = self._disks[file.disk]
+        growth = self._growths.get(file)
+        if growth is None:
+            growth = self._growths[file] = _Growth()
+            self._commitlog.growing.add(file)
+            trio.lowlevel.spawn_system_task(self._change_size, file, disk, wanted, growth)
+        limit_s = self._timing.resize_s if self._may_give_up(file) else self._timing.change_s
+        with trio.move_on_after(limit_s):
+            await growth.has_ended.wait()
+        error = growth.error
+        if not growth.has_ended.is_set():
+            disk.record_error("ftruncate", "ETIMEDOUT")
+            error = DiskFailedError(disk.path, f"ftruncate: no answer within {limit_s:g} s")
+        if isinstance(error, DiskReadOnlyError | DiskFailedError):
+            await self._give_up(file, disk, error)
+        if error is not None:
+            raise error
+
+    async def _change_size(self, file: Segment, disk: DiskFiles, wanted: Changes, growth: "_Growth") -> None:
+        """A task of its own: the disk may answer when the segment has been given up, or its caller has an error."""
         try:
-            attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize, deadline_s)
-        except (DiskReadOnlyError, DiskFailedError) as refusal:
-            await self._give_up(file, disk, refusal)
-            raise
-        self._commitlog.record_attributes(file, attributes)
+            attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
+        except Exception as error:  # the caller raises it
+            growth.error = error
+            if not isinstance(error, DiskReadOnlyError | DiskFailedError):
+                self._commitlog.growing.discard(file)
+        else:
+            if file.role is not Role.GIVEN_UP:
+                self._commitlog.record_attributes(file, attributes)
+                self._sync_soon(file, disk)
+        finally:
+            del self._growths[file]
+            growth.has_ended.set()
 
     async def require_writable(self, file: Segment) -> None:
         """For an open for writing of a segment without size: if its disk refuses that, the segment is given up, and
@@ -111,18 +148,22 @@ class Resizing:
         self._invalidate_entry(name, inode)
         return True
 
-    def _may_give_up(self, file: Segment) -> bool:
-        """Whether a file is an empty segment that another disk could take."""
+    def _is_new(self, file: Segment) -> bool:
+        """Whether a file is a segment without a size, which nothing moves yet."""
         if file.size or self._changes.is_in_flight(file.name) or self._commitlog.find_name(file.name) is not file:
             return False
-        return self._commitlog.admission.can_move(file, self._commitlog.clock.monotonic())
+        return file.role is Role.SEGMENT
+
+    def _may_give_up(self, file: Segment) -> bool:
+        """Whether a file is an empty segment that another disk could take."""
+        return self._is_new(file) and self._commitlog.admission.can_move(file, self._commitlog.clock.monotonic())
 
     async def _is_certainly_empty(self, file: Segment) -> bool:
         """Also if the kernel may have written to it without a request to the daemon."""
         known = self._handles.is_certainly_empty(file)
         if known is not None:
             return known
-        if not self._backing.is_passed_through(file):
+        if not self._backing.is_passed_through(file) and file not in self._commitlog.growing:
             return file.size == 0
         seen = await self._attributes.read(file)
         return seen is not None and (ino_of(seen), size_of(seen)) == (file.ino, 0)

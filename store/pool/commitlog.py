@@ -161,6 +161,9 @@ class CommitLog:
             pool.newest_missing,
             pool.membership.removed_before if self._removed_found else 0,
         )
+        self.growing: set[Segment] = set()
+        """New segments whose disk is about to give them their size, or has failed to. Their size is not known: what
+        a stat sees may never get to the disk."""
         self.space = Space(self.disks, self.catalog, self.others, clock, timing.health.fruitless_s)
         self.admission = Admission(self.disks, policy, self.catalog, self.others, self.space, clock, timing)
         self.admission.favours_emptier = self._favours_emptier()
@@ -276,6 +279,7 @@ class CommitLog:
     def record_leftover(self, file: Segment) -> None:
         """A failed disk holds, or may hold, this empty file, which is not a part of the log."""
         file.role = Role.GIVEN_UP
+        self.growing.discard(file)
         self.others.add(file)
 
     def record_leftover_gone(self, file: Segment, usage: DiskUsage | None = None) -> None:
@@ -307,6 +311,7 @@ class CommitLog:
         size_changes = size_of(attributes) != file.size
         is_written = size_changes or mtime_of(attributes) != mtime_of(file.attributes)
         file.attributes = attributes
+        self.growing.discard(file)
         if size_changes and self.catalog.by_ino(file.disk, file.ino) is file:
             self.catalog.record_size(file)
             self._are_losses_checked = False
@@ -315,12 +320,12 @@ class CommitLog:
 
     def record_stat(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
         """Record what a stat saw. `known` are the attributes known when it began: if something newer has been
-        recorded since, the stat may have come before that change, and is left out.
+        recorded since, the stat may have come before that change, and is left out, as is one of a growing segment.
 
         False, and nothing recorded, for another inode: another file has been put in its place."""
         if ino_of(seen) != file.ino:
             return False
-        if file.attributes is known:
+        if file.attributes is known and file not in self.growing:
             self.record_attributes(file, seen)
         return True
 
@@ -387,6 +392,7 @@ class CommitLog:
             self._removed_end = max(self._removed_end, base + self.segment_size)
 
     def _drop_name(self, removal: Removal) -> None:
+        self.growing.discard(removal.file)
         if removal.file is self.catalog.first:
             changed_s = unpack(removal.file.attributes).mtime_ns / 1e9
             self._removed_end = removal.file.base_offset + self.segment_size

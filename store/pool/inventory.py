@@ -56,6 +56,7 @@ def take_inventory(
     losses: Sequence[Loss] = (),
     removed_before: int = 0,
     undone_after: int | None = None,
+    lacks_data: Callable[[Segment], bool] = lambda _: False,
 ) -> Inventory:
     """Inventory of the pool whose disks have these scans.
 
@@ -67,7 +68,8 @@ def take_inventory(
     off what is written past a segment's end, at the latest when the file is closed: a longer file counts as whole.
     Gaps of accepted `losses` are noted only. Segments before `removed_before` were removed while the disk that has
     them was away; they are set aside. A power cut may have undone the creation of segments after `undone_after`;
-    None if it cannot have, or if a disk is missing.
+    None if it cannot have, or if a disk is missing. `lacks_data` is called for each whole segment before
+    `newest_missing`; it returns False in doubt.
     """
     inventory = Inventory(Catalog(segment_size))
     sorting = _SegmentSorting(
@@ -80,7 +82,7 @@ def take_inventory(
         removed_before,
         is_served=is_served,
     )
-    sorting.run(newest_missing, undone_after, losses)
+    sorting.run(newest_missing, undone_after, losses, lacks_data)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -139,12 +141,18 @@ class _SegmentSorting:
         self._wrong: list[Segment] = []
         """Segments of a wrong size."""
 
-    def run(self, newest_missing: BaseOffset | None, undone_after: int | None, losses: Sequence[Loss]) -> None:
+    def run(
+        self,
+        newest_missing: BaseOffset | None,
+        undone_after: int | None,
+        losses: Sequence[Loss],
+        lacks_data: Callable[[Segment], bool],
+    ) -> None:
         """As for take_inventory."""
         for segment in self._found:
             self._sort(segment)
         if newest_missing is not None:
-            self._leave_out_unproven(newest_missing)
+            self._leave_out_unproven(newest_missing, lacks_data)
         if undone_after is not None:
             self._set_aside_after_undone(undone_after, losses)
         self._set_aside_before_beginning()
@@ -182,9 +190,13 @@ class _SegmentSorting:
         elif segment is copies[0]:  # one finding for all copies
             _quarantine_copies(self._inventory, copies, self._paths)
 
-    def _leave_out_unproven(self, newest_missing: BaseOffset) -> None:
-        for segment in self._unsized[:]:
-            if segment.base_offset <= newest_missing and not self._is_opened(segment):
+    def _leave_out_unproven(self, newest_missing: BaseOffset, lacks_data: Callable[[Segment], bool]) -> None:
+        """Files without data: the messages may be on the missing disk. Only the newest segment can be whole without
+        data, since a broker makes one ahead."""
+        whole = [one for one in self._served if one.size and one.base_offset < newest_missing and lacks_data(one)]
+        empty = [one for one in self._unsized if one.base_offset <= newest_missing]
+        for segment in (*whole, *empty):
+            if not self._is_opened(segment):
                 self._leave_out(segment)
                 _report_unproven(self._inventory, segment, self._paths)
 
@@ -204,7 +216,7 @@ class _SegmentSorting:
         if any(self._is_opened(segment) or not self._holds_nothing(segment) for segment in ahead):
             return
         for segment in reversed(ahead):
-            self._served.remove(segment)
+            self._leave_out(segment)
             _set_leftover_aside(self._inventory, segment, self._paths, "a power cut has undone the one before it")
 
     def _was_undone(self, start: int, end: int, undone_after: int) -> bool:
@@ -225,7 +237,8 @@ class _SegmentSorting:
                 _set_leftover_aside(self._inventory, segment, self._paths, "the log begins after it")
 
     def _leave_out(self, segment: Segment) -> None:
-        self._unsized.remove(segment)
+        if not segment.size:
+            self._unsized.remove(segment)
         self._served.remove(segment)
 
     def _report_wrong_sizes(self) -> None:
@@ -418,7 +431,7 @@ def _report_unproven(inventory: Inventory, segment: Segment, paths: dict[DiskNum
             Severity.WARNING,
             paths[segment.disk],
             segment.name.decode(),
-            "empty, not served: a missing disk may hold the segment itself",
+            "without data, not served: a missing disk may hold the segment itself",
             "bring back the missing disk; the file stays until then",
         )
     )

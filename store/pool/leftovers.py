@@ -13,6 +13,7 @@ import termios
 from collections.abc import Callable, Sequence, Set
 from typing import Final
 
+from commitlogfs.store import _syscalls, layout
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import HoldsDataError
 from commitlogfs.store.files import durable, safe_open, write_lease
@@ -31,6 +32,23 @@ def size_in_memory(fd: int) -> int:
     """
     size: int = _INT.unpack(fcntl.ioctl(fd, termios.FIONREAD, bytes(_INT.size)))[0]
     return size
+
+
+def is_unwritten(fd: int, segment_size: int) -> bool:
+    """Whether nobody has written to an open file that a disk is about to give its full size. False in doubt, and on
+    a kernel before Linux 6.5.
+
+    ext4 shows the new size before its journal has it, so the size proves nothing: the page cache does, which never
+    had a page of the file. The kernel tells from memory (cachestat takes no lock of the file). It does not know of
+    direct I/O: such a writer could only write to a size that nobody has been told of yet.
+    """
+    size = size_in_memory(fd)
+    if size != segment_size:
+        return size == 0
+    try:
+        return not any(_syscalls.cachestat(fd))
+    except OSError:
+        return False
 
 
 def holds_nothing(fd: int) -> bool:
@@ -61,6 +79,16 @@ def name_holds_nothing(dirfd: int, name: bytes, ino: int) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+def lacks_data(dirfd: int, name: bytes, ino: int) -> bool:
+    """As `name_holds_nothing`; one system call suffices for a segment with a checksum, which nobody makes of a
+    leftover."""
+    try:
+        os.getxattr(f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}", layout.XATTR_CHECKSUM, follow_symlinks=False)
+    except OSError:
+        return name_holds_nothing(dirfd, name, ino)
+    return False
 
 
 def keep_one(

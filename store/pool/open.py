@@ -528,6 +528,7 @@ def _inventory_of(
         losses=found.membership.losses,
         removed_before=found.membership.removed_before,
         undone_after=_undone_after(contents) if decides and not is_degraded else None,
+        lacks_data=lambda segment: leftovers.lacks_data(dirfds[segment.disk], segment.name, segment.ino),
     )
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from support.filling import status
+from support.flaky_disks import FlakyDisk, flaky_available
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
+from support.refusals import degrade
 from support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
@@ -152,6 +154,33 @@ def test_disk_that_hangs_loses_the_segment_and_its_leftover(disk_farm: DiskFarm,
     assert listed(pool) == list(range(4))
 
 
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+def test_size_that_shows_before_the_disk_has_it_holds_nobody(
+    disk_farm: DiskFarm, make_pool: MakePool, mode: str
+) -> None:
+    """ext4 changes the size in memory and waits for its journal then, which hangs with the sync of the name."""
+    silent = disk_farm.add_of(FlakyDisk)
+    directories = [disk.path / "commitlog" for disk in (silent, disk_farm.add(), disk_farm.add())]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    pool = make_pool(disks=directories, settings={"passthrough": f'"{mode}"'})
+    pool.start()
+    pool.make_segments(range(3))
+    os.sync()
+    with silent.hanging():
+        fd = created(pool, 3)
+        assert place(pool, 3) == 0
+        with pytest.raises(OSError) as refused:  # noqa: PT011
+            os.ftruncate(fd, MIB)
+        assert refused.value.errno == errno.EIO
+        os.close(fd)
+        pool.make_segments([3])
+        assert place(pool, 3) != 0
+        assert listed(pool) == list(range(4))
+    eventually(lambda: not bare(pool, 0, 3).exists())
+    assert pool.path(3).read_bytes()[:4096] == segment_bytes(3, 4096)
+
+
 def test_without_another_disk_the_segment_stays(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     disk = disk_farm.add()
     directory = disk.path / "commitlog"
@@ -171,7 +200,7 @@ def test_without_another_disk_the_segment_stays(disk_farm: DiskFarm, make_pool: 
     assert listed(pool) == [0]
 
 
-def given_up_and_stopped(pool: PoolMount, disk: LoopDisk) -> None:
+def given_up_and_stopped(pool: PoolMount, disk: LoopDisk, end: int = 6) -> None:
     """Segment 3 lies on another disk than the first, which keeps its empty file; nothing is mounted."""
     fd = created(pool, 3)
     os.sync()
@@ -179,7 +208,7 @@ def given_up_and_stopped(pool: PoolMount, disk: LoopDisk) -> None:
     with pytest.raises(OSError):  # noqa: PT011
         os.ftruncate(fd, MIB)
     os.close(fd)
-    pool.make_segments(range(3, 6))
+    pool.make_segments(range(3, end))
     pool.kill()
     pool.abandon()
     disk.repair()
@@ -198,6 +227,47 @@ def test_leftover_of_a_segment_removed_meanwhile_does_not_return(disk_farm: Disk
     eventually(lambda: not bare(pool, 0, 3).exists())
     assert status(pool)["segments"]["gaps"] == []
     assert status(pool)["segments"]["unsized"] == 0
+
+
+def late_size(pool: PoolMount) -> None:
+    """The disk gives the leftover its size after all, when no daemon is there."""
+    os.truncate(bare(pool, 0, 3), MIB)
+    assert bare(pool, 0, 3).stat().st_blocks * 512 >= MIB
+
+
+def test_leftover_that_has_got_its_size_is_removed(disk_farm: DiskFarm, make_pool: MakePool) -> None:
+    pool, disks = pool_on(disk_farm, make_pool)
+    given_up_and_stopped(pool, disks[0])
+    late_size(pool)
+    pool.start()
+    assert listed(pool) == list(range(6))
+    assert pool.path(3).read_bytes()[:4096] == segment_bytes(3, 4096)
+    eventually(lambda: not bare(pool, 0, 3).exists())
+
+
+def test_leftover_that_has_got_its_size_takes_the_place_of_no_missing_segment(
+    disk_farm: DiskFarm, make_pool: MakePool
+) -> None:
+    """Readers would get zeros, and the gap would not belong to the missing disk."""
+    pool, disks = pool_on(disk_farm, make_pool)
+    given_up_and_stopped(pool, disks[0], 7)
+    late_size(pool)
+    missing = next(Path(disk) for disk in pool.disks[1:] if (Path(disk) / pool.path(3).name).exists())
+    held = [index for index in range(7) if (missing / pool.path(index).name).exists()]
+    assert held[-1] < 6, "the newest segment would refuse the mount"
+    aside = missing.with_name("aside")
+    missing.rename(aside)
+    missing.mkdir()
+    degrade(pool)
+    pool.start()
+    assert listed(pool) == [index for index in range(7) if index not in held]
+    assert bare(pool, 0, 3).exists()
+    pool.stop()
+    missing.rmdir()
+    aside.rename(missing)
+    pool.start()
+    assert pool.path(3).read_bytes()[:4096] == segment_bytes(3, 4096)
+    eventually(lambda: not bare(pool, 0, 3).exists())
 
 
 def test_leftover_that_holds_data_refuses_the_mount(disk_farm: DiskFarm, make_pool: MakePool) -> None:

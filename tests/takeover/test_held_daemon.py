@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 from support.filling import status
+from support.flaky_disks import FlakyDisk, flaky_available
 from support.freezing import frozen
 from support.kept import KeptMount, newest_keeper
 from support.loop_disks import DiskFarm, LoopDisk, commitlog_directories
-from support.pools import PoolMount, segment_bytes
+from support.pools import MIB, PoolMount, segment_bytes
 from support.processes import has_ended
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UserError
+from commitlogfs.store import layout
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
@@ -229,3 +231,45 @@ def test_a_stop_signal_unmounts(pool: Pool) -> None:
         pool.mount.stop()
     pool.mount.start()
     assert pool.listed() >= {*range(1, COUNT), *NEWER}
+
+
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+@pytest.mark.parametrize("maker", ["former", "successor"])
+def test_killed_when_a_segment_was_given_up_there(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], maker: str
+) -> None:
+    """Its size may get to the disk as long as the daemon has not ended. The segment is on another disk then."""
+    silent = disk_farm.add_of(FlakyDisk)
+    directories = commitlog_directories(silent, disk_farm.add(), disk_farm.add())
+    mount = make_pool(disks=directories, retention={"interval": '"1s"'})
+    mount.start("--watchdog", "3")
+    kept = KeptMount(mount)
+    former = kept.newest_daemon()
+    mount.make_segments(range(3))
+    os.sync()
+    left = directories[0] / mount.path(3).name
+    with silent.hanging():
+        fd = os.open(mount.path(3), os.O_RDWR | os.O_CREAT)
+        with pytest.raises(OSError, match="Input/output"):
+            os.ftruncate(fd, MIB)
+        os.close(fd)
+        for directory in directories[1:]:
+            eventually(lambda directory=directory: int(os.getxattr(directory, layout.XATTR_NEWEST)) == 2 * MIB)
+        if maker == "former":
+            mount.make_segments(range(3, 6))
+        os.kill(former, signal.SIGKILL)
+        eventually(lambda: kept.newest_daemon() != former, shown=mount.log_since_start)
+        if maker == "successor":
+            mount.make_segments(range(3, 6))
+        for index in range(1, 6):
+            assert mount.path(index).read_bytes()[:4096] == segment_bytes(index, 4096)
+
+    def is_back() -> bool:
+        with contextlib.suppress(UserError):  # while one daemon hands over to the next
+            return not status(mount)["missing_disks"]
+        return False
+
+    eventually(is_back, shown=mount.log_since_start)
+    eventually(lambda: not left.exists(), shown=mount.log_since_start)
+    for index in range(6):
+        assert mount.path(index).read_bytes()[:4096] == segment_bytes(index, 4096)

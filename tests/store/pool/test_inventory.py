@@ -191,6 +191,27 @@ def test_a_gap_of_an_accepted_loss_is_no_undone_segment(disks):
     assert codes(inventory) == [FindingCode.ACCEPTED_LOSS]
 
 
+@pytest.mark.parametrize(("newest_missing", "expected"), [(2, {1, 2, 3}), (1, {1, 2, 3}), (3, {1, 3})])
+def test_whole_files_without_data_that_a_missing_disk_may_hold(disks, newest_missing, expected):
+    """Only the newest segment can be one: a broker makes one ahead. Another one may be a leftover."""
+    put(disks[0], name(0))
+    put(disks[1], name(1))
+    put(disks[2], name(2))
+    opened = put(disks[0], name(3)).stat().st_ino
+    scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
+    inventory = take_inventory(
+        scans,
+        SIZE,
+        {(disks[0].number, opened)},
+        newest_missing=BaseOffset(newest_missing * SIZE),
+        lacks_data=lambda segment: segment.base_offset != SIZE,
+    )
+    assert set(served(inventory)) == expected
+    assert inventory.leftovers == []  # which would be removed
+    warned = [f.file for f in inventory.findings if "a missing disk may hold" in f.message]
+    assert warned == [name(index) for index in (0, 2) if index not in expected]
+
+
 def test_an_empty_file_in_use_beside_a_missing_disk(disks):
     ino = put(disks[0], name(0), b"").stat().st_ino
     scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]

@@ -1,5 +1,6 @@
 """Files that failed disks have left: known as empty by evidence, removed only if they are."""
 
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from support.loop_disks import DiskFarm, mkfs_available
 from support.pools import MIB
 
 from commitlogfs.bench.targets_disks import drop_caches
+from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.errors import HoldsDataError
 from commitlogfs.store.files import allocate
@@ -59,6 +61,29 @@ def test_reserved_blocks_are_no_data(disk: Disk, made: int) -> None:
     os.fsync(made)
     drop_caches()
     assert not leftovers.name_holds_nothing(disk.dirfd, NAME, ino(made))
+
+
+@pytest.mark.root
+def test_a_page_in_memory_shows_that_somebody_has_written(disk: Disk, made: int) -> None:
+    assert leftovers.is_unwritten(made, MIB)
+    os.ftruncate(made, 4096)
+    assert not leftovers.is_unwritten(made, MIB), "of another size"
+    os.ftruncate(made, MIB)
+    assert leftovers.is_unwritten(made, MIB)
+    with mmap.mmap(made, MIB) as mapped:
+        mapped[4096] = 1
+        assert not leftovers.is_unwritten(made, MIB)
+
+
+@pytest.mark.root
+def test_a_file_with_a_checksum_is_not_asked_for_data(disk: Disk, made: int) -> None:
+    os.ftruncate(made, MIB)
+    assert leftovers.lacks_data(disk.dirfd, NAME, ino(made))
+    os.setxattr(made, layout.XATTR_CHECKSUM, b"x")
+    assert not leftovers.lacks_data(disk.dirfd, NAME, ino(made))
+    os.removexattr(made, layout.XATTR_CHECKSUM)
+    os.pwrite(made, b"x", MIB - 1)
+    assert not leftovers.lacks_data(disk.dirfd, NAME, ino(made))
 
 
 @pytest.mark.root

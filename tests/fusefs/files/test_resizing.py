@@ -1,0 +1,231 @@
+"""A disk hangs or fails while it gives a new segment its size. As on ext4, the size can be seen before the journal
+has it, so it does not show whether anybody has written to the segment."""
+
+import errno
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from support.files import names_in
+from support.pooled import OURS, PATIENT, SIZE, Parts, name_of, open_parts
+from support.waiting import PATIENCE_S, eventually
+from trio.testing import MockClock
+
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store import _syscalls
+from commitlogfs.store.disks import health
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.files import changes
+from commitlogfs.store.files.attributes import PackedAttributes
+from commitlogfs.store.files.changes import Changes
+from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.timing import RequestTiming
+
+DEFAULTS = RequestTiming()
+MOMENT_S = 0.001
+WHOLE = Changes(size=SIZE)
+
+
+@dataclass
+class Journal:
+    """The journal of the disk: a change of size waits for it, when the size can be seen already."""
+
+    answers: threading.Event = field(default_factory=threading.Event)
+    error: int = 0
+    begun: int = 0
+
+    def answer(self, error: int = 0) -> None:
+        self.error = error
+        self.answers.set()
+
+
+class Life:
+    """A new segment on the first disk, which does not answer to a change of size."""
+
+    def __init__(self, parts: Parts, clock: MockClock, journal: Journal) -> None:
+        self.parts = parts
+        self.clock = clock
+        self.journal = journal
+        self.errors: list[Exception | None] = []
+
+    async def make(self) -> Segment:
+        handle = await self.parts.creation.create(name_of(0), OURS)
+        assert handle.file.disk == 1
+        return handle.file
+
+    async def resize(self, file: Segment) -> None:
+        try:
+            await self.parts.resizing.resize(file, WHOLE)
+        except DiskFailedError as error:
+            self.errors.append(error)
+        else:
+            self.errors.append(None)
+
+    async def refused(self, file: Segment) -> None:
+        """A change of size whose caller gets an error after exactly a quarter of a second."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.resize, file)
+            await self.when(lambda: self.journal.begun > 0)
+            await self.passes(DEFAULTS.resize_s - MOMENT_S)
+            assert not self.errors
+            await self.passes(MOMENT_S)
+            await self.when(lambda: bool(self.errors))
+        assert isinstance(self.errors.pop(), DiskFailedError)
+
+    async def when(self, condition: Callable[[], bool]) -> None:
+        """In real time, because threads take part."""
+        await trio.to_thread.run_sync(partial(eventually, condition))
+
+    async def passes(self, seconds: float) -> None:
+        self.clock.jump(seconds)
+        await trio.testing.wait_all_tasks_blocked()
+
+    def holders(self) -> list[int]:
+        return [n for n, path in enumerate(self.parts.directories, 1) if name_of(0).decode() in names_in(path)]
+
+
+Live = Callable[..., None]
+
+
+@pytest.fixture
+def live(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
+    def run(life: Callable[[Life], Awaitable[None]], disks: int = 3) -> None:
+        clock, journal, apply = MockClock(), Journal(), changes.apply
+
+        def silent_apply(
+            dirfd: int, path: bytes, ino: int, wanted: Changes, check_resize: Callable[[int, int], None]
+        ) -> PackedAttributes:
+            attributes = apply(dirfd, path, ino, wanted, check_resize)
+            journal.begun += 1
+            assert journal.answers.wait(PATIENCE_S)
+            if journal.error:
+                raise OSError(journal.error, "injected")
+            return attributes
+
+        async def live_and_release(one: Life) -> None:
+            try:
+                await life(one)
+            finally:
+                journal.answers.set()
+
+        with (
+            open_parts(workdir, disks, timing=replace(PATIENT, requests=DEFAULTS)) as parts,
+            monkeypatch.context() as patch,
+        ):
+            patch.setattr(changes, "apply", silent_apply)
+            trio.run(live_and_release, Life(parts, clock, journal), clock=clock)
+
+    return run
+
+
+def test_a_segment_is_given_up_although_its_size_shows(live: Live) -> None:
+    async def main(life: Life) -> None:
+        file = await life.make()
+        await life.refused(file)
+        assert file.role is Role.GIVEN_UP
+        made = await life.parts.creation.create(name_of(0), OURS)
+        assert made.file.disk == 2
+        assert life.holders() == [1, 2]
+        life.journal.answer()  # the file is whole on the first disk now, without data
+        await life.parts.handles.release(inodes.encode(file))
+        await life.when(lambda: not life.parts.threads.statistics()[DiskNumber(1)])
+        assert (life.parts.directories[0] / name_of(0).decode()).stat().st_size == SIZE
+        health.record_success(life.parts.commitlog.disks[DiskNumber(1)])
+        async with life.parts.freeing_runs():
+            life.clock.rate = 1.0
+            await life.when(lambda: life.holders() == [2])
+        assert life.parts.commitlog.find_name(name_of(0)) is made.file
+
+    live(main)
+
+
+def test_a_segment_is_given_up_when_its_disk_fails_instead(live: Live) -> None:
+    async def main(life: Life) -> None:
+        file = await life.make()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.resize, file)
+            await life.when(lambda: life.journal.begun > 0)
+            life.journal.answer(errno.EIO)
+        assert isinstance(life.errors[0], DiskFailedError)
+        assert file.role is Role.GIVEN_UP
+        assert (await life.parts.creation.create(name_of(0), OURS)).file.disk == 2
+
+    live(main)
+
+
+def test_a_segment_that_somebody_has_written_to_is_not_given_up(live: Live) -> None:
+    async def main(life: Life) -> None:
+        file = await life.make()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.resize, file)
+            await life.when(lambda: life.journal.begun > 0)
+            async with life.parts.handles.use(inodes.encode(file)) as handle:
+                os.pwrite(handle.fd, b"x", 100)
+            await life.passes(DEFAULTS.resize_s)
+            await life.when(lambda: bool(life.errors))
+        assert isinstance(life.errors[0], DiskFailedError)
+        assert file.role is Role.SEGMENT
+        life.journal.answer()
+        await life.when(lambda: file.size == SIZE)
+
+    live(main)
+
+
+def test_an_older_kernel_cannot_tell_and_the_segment_stays(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_fd: int) -> tuple[int, int, int, int]:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    async def main(life: Life) -> None:
+        monkeypatch.setattr(_syscalls, "cachestat", unknown)
+        file = await life.make()
+        await life.refused(file)
+        assert file.role is Role.SEGMENT
+        life.journal.answer()
+        await life.when(lambda: file.size == SIZE)
+
+    live(main)
+
+
+def test_without_another_disk_the_same_call_is_waited_for(live: Live) -> None:
+    """A second one would find the size and succeed, although the disk has not answered."""
+
+    async def main(life: Life) -> None:
+        file = await life.make()
+        for _ in range(2):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(life.resize, file)
+                await life.when(lambda: life.journal.begun > 0)
+                await life.passes(DEFAULTS.change_s - MOMENT_S)
+                assert not life.errors
+                await life.passes(MOMENT_S)
+            assert isinstance(life.errors.pop(), DiskFailedError)
+        assert life.journal.begun == 1
+        assert file.role is Role.SEGMENT
+        life.journal.answer()
+        await life.when(lambda: file.size == SIZE)
+
+    live(main, disks=1)
+
+
+def test_a_size_that_no_disk_has_confirmed_is_not_shown(live: Live) -> None:
+    """A process that sees it could map the segment, and store what nobody would know of."""
+
+    async def main(life: Life) -> None:
+        file = await life.make()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.resize, file)
+            await life.when(lambda: life.journal.begun > 0)
+            await life.parts.attributes.refresh(file)
+            await life.parts.listing.refresh()
+            assert file.size == 0
+            life.journal.answer()
+        assert life.errors == [None]
+        assert file.size == SIZE
+
+    live(main)
