@@ -116,8 +116,8 @@ class Handles:
         return None
 
     def size_in_memory(self, file: Segment) -> int | None:
-        """Size of a file that this daemon has open, as the kernel knows it without its disk; None for any other, and
-        for a growing one, whose size in memory its disk may refuse."""
+        """Size of a file that this daemon has open, as the kernel knows it without its disk; None for any other,
+        and for a growing one, whose size in memory its disk may refuse."""
         if not self.is_open(file) or file in self._commitlog.growing:
             return None
         return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd)

@@ -40,7 +40,7 @@ def is_unwritten(fd: int, segment_size: int) -> bool:
 
     ext4 shows the new size before its journal has it, so the size proves nothing: the page cache does, which never
     had a page of the file. The kernel tells from memory (cachestat takes no lock of the file). It does not know of
-    direct I/O: such a writer could only write to a size that nobody has been told of yet.
+    direct I/O: such a writer could only write to a size that no process has seen yet.
     """
     size = size_in_memory(fd)
     if size != segment_size:

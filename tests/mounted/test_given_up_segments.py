@@ -14,8 +14,11 @@ from support.flaky_disks import FlakyDisk, flaky_available
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
+from support.processes import threads
 from support.refusals import degrade
 from support.waiting import PATIENCE_S, eventually
+
+from commitlogfs.store import layout
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full, pytest.mark.alone]
 
@@ -166,14 +169,21 @@ def test_size_that_shows_before_the_disk_has_it_holds_nobody(
     pool = make_pool(disks=directories, settings={"passthrough": f'"{mode}"'})
     pool.start()
     pool.make_segments(range(3))
+    for directory in directories:  # what the daemon writes after the last create
+        eventually(lambda directory=directory: int(os.getxattr(directory, layout.XATTR_NEWEST)) == 2 * MIB)
     os.sync()
     with silent.hanging():
         fd = created(pool, 3)
-        assert place(pool, 3) == 0
-        with pytest.raises(OSError) as refused:  # noqa: PT011
-            os.ftruncate(fd, MIB)
+        try:
+            assert place(pool, 3) == 0
+            assert pool.daemon is not None
+            daemon = pool.daemon.pid
+            eventually(lambda: ("disk-1", "D") in threads(daemon))  # the sync of its name
+            with pytest.raises(OSError) as refused:  # noqa: PT011
+                os.ftruncate(fd, MIB)
+        finally:
+            os.close(fd)
         assert refused.value.errno == errno.EIO
-        os.close(fd)
         pool.make_segments([3])
         assert place(pool, 3) != 0
         assert listed(pool) == list(range(4))

@@ -26,3 +26,12 @@ def waits_for_fuse(pid: int) -> bool:
                 if (task / "wchan").read_text() == "request_wait_answer":
                     return True
     return False
+
+
+def threads(pid: int) -> list[tuple[str, str]]:
+    """Names and states of the threads of a process."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        head, _, fields = (thread / "stat").read_text().rpartition(")")
+        found.append((head.partition("(")[2], fields.split()[0]))
+    return found

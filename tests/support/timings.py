@@ -33,9 +33,9 @@ BRISK = Timing(
     lost_writes=LostWriteTiming(look_s=0.2),
     daemon=DaemonTiming(returns_look_s=1.0),
 )
-"""Background work at once, and at full speed. A disk that is late because the machine is busy keeps its segment: tests
-expect segments where they are due. What else a request or a disk gets, and when something that has failed is tried
-again or given up, are the defaults."""
+"""Background work at once, and at full speed. A disk that is late because the machine is busy keeps its segment:
+tests rely on that. What else a request or a disk gets, and when something that has failed is tried again or given
+up, are the defaults."""
 
 
 def timing_variables(timing: Timing) -> dict[str, str]:

@@ -15,7 +15,7 @@ from support.freezing import frozen
 from support.kept import KeptMount, newest_keeper
 from support.loop_disks import DiskFarm, LoopDisk, commitlog_directories
 from support.pools import MIB, PoolMount, segment_bytes
-from support.processes import has_ended
+from support.processes import has_ended, threads
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UserError
@@ -98,15 +98,6 @@ class Pool:
 @pytest.fixture(params=[("auto", "ext4"), ("off", "xfs")], ids=["passed-ext4", "plain-xfs"])
 def pool(request: pytest.FixtureRequest, disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]) -> Pool:
     return Pool(disk_farm, make_pool, *request.param)
-
-
-def threads(pid: int) -> list[tuple[str, str]]:
-    """Names and states of the threads of a process."""
-    found = []
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        head, _, fields = (thread / "stat").read_text().rpartition(")")
-        found.append((head.partition("(")[2], fields.split()[0]))
-    return found
 
 
 @pytest.mark.parametrize(
@@ -233,6 +224,12 @@ def test_a_stop_signal_unmounts(pool: Pool) -> None:
     assert pool.listed() >= {*range(1, COUNT), *NEWER}
 
 
+def await_record(directories: list[Path], index: int) -> None:
+    """Until these disks have on record that this segment is the newest."""
+    for directory in directories:
+        eventually(lambda directory=directory: int(os.getxattr(directory, layout.XATTR_NEWEST)) == index * MIB)
+
+
 @pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
 @pytest.mark.parametrize("maker", ["former", "successor"])
 def test_killed_when_a_segment_was_given_up_there(
@@ -246,15 +243,18 @@ def test_killed_when_a_segment_was_given_up_there(
     kept = KeptMount(mount)
     former = kept.newest_daemon()
     mount.make_segments(range(3))
+    await_record(directories, 2)  # what the daemon writes after the last create
     os.sync()
     left = directories[0] / mount.path(3).name
     with silent.hanging():
         fd = os.open(mount.path(3), os.O_RDWR | os.O_CREAT)
-        with pytest.raises(OSError, match="Input/output"):
-            os.ftruncate(fd, MIB)
-        os.close(fd)
-        for directory in directories[1:]:
-            eventually(lambda directory=directory: int(os.getxattr(directory, layout.XATTR_NEWEST)) == 2 * MIB)
+        try:
+            eventually(lambda: ("disk-1", "D") in threads(former))  # the sync of its name
+            with pytest.raises(OSError, match="Input/output"):
+                os.ftruncate(fd, MIB)
+        finally:
+            os.close(fd)
+        await_record(directories[1:], 2)
         if maker == "former":
             mount.make_segments(range(3, 6))
         os.kill(former, signal.SIGKILL)

@@ -159,7 +159,7 @@ def test_the_next_disk_is_asked_after_a_quarter_of_a_second(live, call):
             assert life.silence.begun == [1]
             await life.passes(MOMENT_S)
             await life.when(lambda: life.has_ended)
-        assert trio.current_time() == pytest.approx(DEFAULTS.hedge_s)
+        assert life.clock.current_time() == pytest.approx(DEFAULTS.hedge_s)
         assert life.handle is not None
         assert life.handle.file.disk == 2
         assert life.holders() == [2]
@@ -264,11 +264,11 @@ def test_a_disk_that_has_not_answered_yet_is_asked_last(live):
             await life.asked(1)
             await life.passes(DEFAULTS.hedge_s)
             await life.when(lambda: life.has_ended)
-        began_s = trio.current_time()
+        began_s = life.clock.current_time()
         for index in range(1, 4):
             handle = await life.parts.creation.create(name_of(index), OURS)
             assert handle.file.disk != 1
-        assert trio.current_time() == began_s
+        assert life.clock.current_time() == began_s
 
     live("reserve", main)
 
