@@ -22,7 +22,7 @@ from commitlogfs.store.timing import (
 _NEVER_S = 1e9
 
 BRISK = Timing(
-    requests=RequestTiming(freeing_s=0.1, commit_s=2.0, hedge_s=2.0, resize_s=3.0),
+    requests=RequestTiming(freeing_s=0.1, commit_s=2.0, hedge_s=2.0, resize_s=3.0, refresh_s=1.0),
     health=HealthTiming(remembered_s=0.2),
     members=MemberTiming(compare_s=0.2),
     pace=Pace(idle_share=1.0, smallest_share=1.0, look_s=0.05),
@@ -33,9 +33,9 @@ BRISK = Timing(
     lost_writes=LostWriteTiming(look_s=0.2),
     daemon=DaemonTiming(returns_look_s=1.0),
 )
-"""Background work at once, and at full speed. A disk that is late because the machine is busy keeps its segment:
-tests rely on that. What else a request or a disk gets, and when something that has failed is tried again or given
-up, are the defaults."""
+"""Background work at once, and at full speed. A disk that is late because the machine is busy keeps its segment,
+and its attributes are shown: tests rely on that. What else a request or a disk gets, and when something that has
+failed is tried again or given up, are the defaults."""
 
 
 def timing_variables(timing: Timing) -> dict[str, str]:

@@ -408,18 +408,19 @@ def test_no_prompt_call_waits_for_a_thread_of_a_disk_whose_threads_are_all_held(
     async def main() -> None:
         threads = DiskThreads([ONE], machine, threads_per_disk=2)
         calls = PromptCalls(threads)
-        with hung() as call:
+        with hung() as first, hung() as second:
             async with trio.open_nursery() as nursery:
-                for _ in range(2):
+                for call in (first, second):
                     nursery.start_soon(threads.run, ONE, call.work)
-                await trio.testing.wait_all_tasks_blocked()
+                    await wait_for(call.started)  # else the call begins when time has passed
                 async with deadline_passing(clock):
                     with pytest.raises(TimeoutError, match="no answer"):
                         await calls.run_within(ONE, SOON_S, lambda: "never runs", late.append)
                 machine.ahead_s += LONG_S
                 with pytest.raises(TimeoutError, match="an earlier call"):
                     await calls.run_within(ONE, SOON_S, lambda: "never runs", late.append)
-                call.released.set()
+                first.released.set()
+                second.released.set()
         assert await calls.run_within(ONE, LONG_S, lambda: "well", late.append) == "well"
 
     trio.run(main, clock=clock)

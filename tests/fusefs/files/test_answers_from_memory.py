@@ -83,12 +83,18 @@ class Served(NamedTuple):
             async def advance() -> None:
                 await until_really(calls.has_begun.is_set)
                 await wait_all_tasks_blocked()
+                while not self._others_have_answered():  # they do in real time
+                    await until_really(self._others_have_answered)
+                    await wait_all_tasks_blocked()
                 self.clock.jump(advance_s)
 
             if advance_s:
                 nursery.start_soon(advance)
             await request
         return trio.current_time() - began_s
+
+    def _others_have_answered(self) -> bool:
+        return not any(count for disk, count in self.parts.threads.statistics().items() if disk != HUNG)
 
     async def lookup(self, index: int) -> EntryAttributes:
         return await self.operations.lookup(ROOT, FileNameT(name_of(index)), CTX)
