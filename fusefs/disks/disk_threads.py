@@ -159,7 +159,7 @@ class PromptCalls:
         """Calls under way that nobody waits for any more."""
 
     async def run_within(
-        self, disk: DiskNumber, deadline_s: float, function: Callable[[], T], late: Callable[[T], None]
+        self, disk: DiskNumber, deadline_s: float, function: Callable[[], T], late: Callable[[T], object]
     ) -> T:
         """As DiskThreads.run_within, but a result that comes later is passed to `late`, in the event loop. Raises
         TimeoutError at once while an earlier call is late, and while all threads of the disk are held."""

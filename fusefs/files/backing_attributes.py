@@ -79,11 +79,7 @@ class BackingAttributes:
         is_whole = file.size == self._commitlog.segment_size
         if not is_whole and self._backing.is_inherited(file) and not self._handles.is_open(file):
             return await self.read(file)
-        return await self._disks[file.disk].stat_soon(file.path, partial(self._record_late, file, known))
-
-    def _record_late(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> None:
-        if size_of(seen) <= self._commitlog.segment_size:  # else the next request cuts it
-            self.record(file, known, seen)
+        return await self._disks[file.disk].stat_soon(file.path, partial(self.record, file, known))
 
     def _record_size(self, file: Segment) -> None:
         """Record the size of a file that is open."""

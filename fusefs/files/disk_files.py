@@ -116,7 +116,7 @@ class DiskFiles:
             self._stat_failed(path, error)
         return None
 
-    async def stat_soon(self, path: bytes, late: Callable[[PackedAttributes], None]) -> PackedAttributes | None:
+    async def stat_soon(self, path: bytes, late: Callable[[PackedAttributes], object]) -> PackedAttributes | None:
         """As `stat`, but None after RequestTiming.refresh_s, and then `late` gets the attributes when the disk has
         answered. None at once while the disk owes such an answer, or while all its threads are held."""
         stat = partial(safe_open.stat_path, self._disk.dirfd, path)

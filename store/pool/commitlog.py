@@ -32,7 +32,7 @@ from commitlogfs.store.errors import (
     SegmentNotFoundError,
 )
 from commitlogfs.store.files.allocate import Published
-from commitlogfs.store.files.attributes import PackedAttributes, ino_of, mtime_of, size_of, unpack
+from commitlogfs.store.files.attributes import PackedAttributes, ino_of, mtime_of, size_of, unpack, with_size
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.findings import Finding, FindingCode
 from commitlogfs.store.placement import PlacementPolicy
@@ -307,7 +307,10 @@ class CommitLog:
             raise InvalidSizeError(f"size {new_size}: a segment grows to {self.segment_size} and never shrinks")
 
     def record_attributes(self, file: Segment, attributes: PackedAttributes) -> None:
-        """Attributes after a change made through us: nothing newer is known."""
+        """Attributes after a change made through us: nothing newer is known. What a process has written past the
+        segment's end, through passthrough, is no part of the log, so it does not count for the size."""
+        if size_of(attributes) > self.segment_size:
+            attributes = with_size(attributes, self.segment_size)
         size_changes = size_of(attributes) != file.size
         is_written = size_changes or mtime_of(attributes) != mtime_of(file.attributes)
         file.attributes = attributes

@@ -308,6 +308,27 @@ def test_what_was_written_past_the_end_is_cut_by_one_request_only(
         served.run(task)
 
 
+def test_what_is_written_past_the_end_while_it_is_cut_off_shows_nowhere(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With passthrough nobody tells the daemon: the disk has the file longer again when the cut reads its size."""
+    truncate = os.ftruncate
+
+    def cut_and_write(fd: int, size: int) -> None:
+        truncate(fd, size)
+        os.truncate(place(served.parts, 0), SIZE + 1)
+
+    async def task() -> None:
+        os.truncate(place(served.parts, 0), SIZE + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", cut_and_write)
+            assert (await served.lookup(0)).st_size == SIZE
+        assert place(served.parts, 0).stat().st_size == SIZE + 1
+        assert (await served.lookup(0)).st_size == place(served.parts, 0).stat().st_size == SIZE
+
+    served.run(task)
+
+
 def test_a_disk_whose_threads_are_all_held_is_not_waited_for(served: Served) -> None:
     """By reads without an answer, which are not limited in time."""
     hanging = HangingCalls(-1)
