@@ -96,7 +96,10 @@ class StatusReport:
         figures = await self._parts.statfs_figures()
         await self._growth.measure()
         await self._oldest_message.measure()
+        store_root = await self._store_root()
         log = self._log
+        accepted_gaps = await count_accepted_gaps(log)
+        # Nothing below waits, so all of it is of one moment.
         eligibility = log.evaluate(self._clock.monotonic())
         rate = self._ingest_rate()
         share = _share(rate, eligibility)
@@ -128,7 +131,7 @@ class StatusReport:
                 "last_offset": None if last is None else last.base_offset,
                 "size": log.segment_size,
                 "gaps": gaps,
-                "accepted_gaps": await count_accepted_gaps(log),
+                "accepted_gaps": accepted_gaps,
                 "retired": len(log.retired()) - len(log.others.set_aside()),
             },
             "placement": {
@@ -148,7 +151,7 @@ class StatusReport:
                 "used_percent": _shown_percent(figures),
             },
             "retention": self._retention(share),
-            "store_root": await self._store_root(),
+            "store_root": store_root,
             "disks": [
                 self._disk(disk, eligibility.refusals.get(disk.number), share) for disk in log.disks.values()
             ],
