@@ -1,19 +1,21 @@
 """Attempts of a create: one for each disk that is asked, until one of them has given the file its name.
 
-A disk that does not answer in time is not waited for, but its answer counts until the create ends. A link is begun
-on the disk whose turn it is, and on none when the create has ended. One that has begun cannot be taken back: it may
-leave an empty file, which is recorded as a leftover when the create ends.
+A disk that does not answer in time is not waited for, but its answer counts until the create ends. One link begins
+after the other, and none when the create has ended. One that has begun cannot be taken back: it may leave an empty
+file, which is on record as a leftover from the end of the create on.
 """
 
 import contextlib
 import logging
 import math
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 import trio
 
 from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, SegmentExistsError, UncertainPublishError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner, Published
@@ -29,8 +31,8 @@ class Attempt:
     def __init__(self, disk: DiskFiles) -> None:
         self.disk = disk
         self.fd = -1
-        self.left: Segment | None = None
-        """The file that a link without an answer may leave; set when it has its blocks."""
+        self.file: Segment | None = None
+        """The file, a leftover unless it becomes the segment; set when it has its blocks."""
         self.published: Published | None = None
         """Set when the file has its name, and its create has not ended."""
         self.error: Exception | None = None
@@ -38,18 +40,21 @@ class Attempt:
         self.has_ended = False
         self.is_over = False
         """Whether its create has ended without it."""
+        self.names_given = 0
+        """Names.given, when the create ended."""
         self.turn = trio.Event()
         self._begin = threading.Lock()
 
     @property
     def is_ready(self) -> bool:
         """Whether the file has its blocks and no turn yet."""
-        return self.left is not None and self.linking_since_s is None and not self.has_ended
+        return self.file is not None and self.linking_since_s is None and not self.has_ended
 
-    def links_for_less_than(self, seconds: float) -> bool:
+    def links_until_s(self, patience_s: float) -> float:
+        """When a link under way has had its time."""
         if self.linking_since_s is None or self.has_ended:
-            return False
-        return trio.current_time() - self.linking_since_s < seconds
+            return -math.inf
+        return self.linking_since_s + patience_s
 
     def link(self) -> None:
         """It is its turn."""
@@ -62,6 +67,24 @@ class Attempt:
         return self._begin.acquire(blocking=False)
 
 
+class AttemptsUnderWay:
+    """The attempts of all creates that their disks have not answered. Their creates may have ended before."""
+
+    def __init__(self, disks: Iterable[DiskNumber]) -> None:
+        self._attempts: set[Attempt] = set()
+        self.reserving = {number: trio.Lock() for number in disks}
+        """Held while a disk reserves a file: creates that fail one after the other hold one thread of it."""
+
+    def begin(self, attempt: Attempt) -> None:
+        self._attempts.add(attempt)
+
+    def end(self, attempt: Attempt) -> None:
+        self._attempts.discard(attempt)
+
+    def disks(self) -> set[DiskNumber]:
+        return {attempt.disk.number for attempt in self._attempts}
+
+
 class Attempts:
     """All attempts of one create."""
 
@@ -70,66 +93,94 @@ class Attempts:
         commitlog: CommitLog,
         plan: CreatePlan,
         owner: Owner,
-        under_way: set[Attempt],
+        under_way: AttemptsUnderWay,
         record_failed: Callable[[DiskFiles, DiskError], None],
-        take_late: Callable[[Attempt, Segment, Published], Awaitable[None]],
+        record_silent: Callable[[DiskFiles], None],
+        take_late: Callable[[Attempt, Segment, Published], Awaitable[bool]],
     ) -> None:
-        """`under_way` has the attempts that have not ended, also of other creates. `record_failed` is called with
-        the error of a disk, also after the end of the create. `take_late` takes over a file that has got its name
-        although its create has ended without any."""
+        """`record_failed` is called with the error of a disk, also after the end of the create; `record_silent`
+        when another disk is asked, too. `take_late` takes over a file that has got its name although its create has
+        ended without any, and returns whether it has."""
         self._commitlog = commitlog
         self._hedge_s = commitlog.timing.requests.hedge_s
         self._plan = plan
         self._owner = owner
         self._under_way = under_way
         self._record_failed = record_failed
+        self._record_silent = record_silent
         self._take_late = take_late
         self._attempts: list[Attempt] = []
         self._news = trio.Event()
         self._has_won = False
 
     @property
-    def have_all_failed(self) -> bool:
-        return all(attempt.has_ended for attempt in self._attempts)
+    def is_any_silent(self) -> bool:
+        """Whether a disk has neither made the file nor refused it."""
+        return not all(attempt.has_ended for attempt in self._attempts)
 
-    def begin(self, disk: DiskFiles) -> Attempt:
+    async def ask(self, disks: Iterable[DiskFiles], deadline: float) -> Attempt | None:
+        """Ask one disk after the other, until one has given the file its name, or none is left: the next one when
+        the last has failed or has had RequestTiming.hedge_s, and so has each link. Raises as `named`."""
+        for disk in disks:
+            if trio.current_time() >= deadline:
+                break
+            attempt = self._begin(disk)
+            turn_end = trio.current_time() + self._hedge_s
+            named = await self._named(deadline, partial(self._asks_next_at, attempt, turn_end))
+            if named is not None:
+                return named
+            if not attempt.has_ended:
+                self._record_silent(disk)
+        return None
+
+    async def named(self, deadline: float) -> Attempt | None:
+        """The first attempt whose file has its name; None at the deadline, or when all have failed. Raises the
+        error of an attempt, unless it is its disk's fault."""
+        return await self._named(deadline, lambda: math.inf if self.is_any_silent else -math.inf)
+
+    async def _named(self, deadline: float, ends_at: Callable[[], float]) -> Attempt | None:
+        """`ends_at` returns, again after each change, until when an answer is waited for."""
+        while True:
+            named = self._find_named()
+            now_s, end = trio.current_time(), min(deadline, ends_at())
+            if named is not None or now_s >= end:
+                return named
+            self._give_turn()
+            links_until_s = self._links_until_s()
+            with trio.move_on_at(min(end, links_until_s) if links_until_s > now_s else end):
+                await self._news.wait()
+
+    def _asks_next_at(self, last: Attempt, turn_end: float) -> float:
+        return max(self._links_until_s(), -math.inf if last.has_ended else turn_end)
+
+    def _links_until_s(self) -> float:
+        return max((attempt.links_until_s(self._hedge_s) for attempt in self._attempts), default=-math.inf)
+
+    def _find_named(self) -> Attempt | None:
+        """Raises the error of an attempt, unless it is its disk's fault: a file of that name that is none of the
+        log is never accepted, anything else if no disk has made the file."""
+        errors = [one.error for one in self._attempts if one.error and not isinstance(one.error, DiskError)]
+        named = next((attempt for attempt in self._attempts if attempt.published is not None), None)
+        for error in errors:
+            if named is None or isinstance(error, SegmentExistsError):
+                raise error
+        return named
+
+    def _give_turn(self) -> None:
+        """Let one of them link, unless another one has not had its time."""
+        if self._links_until_s() > trio.current_time():
+            return
+        ready = next((attempt for attempt in self._attempts if attempt.is_ready), None)
+        if ready is not None:
+            ready.link()
+
+    def _begin(self, disk: DiskFiles) -> Attempt:
         """Ask a disk, in a task of its own: it may answer when the create has ended."""
         attempt = Attempt(disk)
         self._attempts.append(attempt)
-        self._under_way.add(attempt)
+        self._under_way.begin(attempt)
         trio.lowlevel.spawn_system_task(self._run, attempt)
         return attempt
-
-    async def named(self, deadline: float, candidate: Attempt | None = None) -> Attempt | None:
-        """The first attempt whose file has its name; None at the deadline, or when the candidate has failed.
-
-        Only the candidate gets its turn. Without one, all attempts that are ready do, each when the link before has
-        had its time. Raises the error of an attempt, unless it is its disk's fault.
-        """
-        candidates = self._attempts if candidate is None else [candidate]
-        while True:
-            named = self._find_named()
-            now_s = trio.current_time()
-            if named is not None or now_s >= deadline or all(attempt.has_ended for attempt in candidates):
-                return named
-            self._give_turn(candidates)
-            with trio.move_on_at(min(deadline, now_s + self._hedge_s)):
-                await self._news.wait()
-
-    def _find_named(self) -> Attempt | None:
-        """Raises the error of an attempt, unless it is its disk's fault."""
-        for attempt in self._attempts:
-            if attempt.error is not None and not isinstance(attempt.error, DiskError):
-                raise attempt.error
-        return next((attempt for attempt in self._attempts if attempt.published is not None), None)
-
-    def _give_turn(self, candidates: list[Attempt]) -> None:
-        """Let one of them link, unless another one has not had its time."""
-        if any(attempt.links_for_less_than(self._hedge_s) for attempt in candidates):
-            return
-        ready = next((attempt for attempt in candidates if attempt.is_ready), None)
-        if ready is not None:
-            ready.link()
 
     def end(self, winner: Attempt | None) -> None:
         """The create ends, with the file of the `winner`. What the others have got is given up, now or when their
@@ -138,10 +189,10 @@ class Attempts:
         for attempt in self._attempts:
             if attempt is winner:
                 continue
-            attempt.is_over = True
+            attempt.is_over, attempt.names_given = True, self._commitlog.names.given
             has_begun = not attempt.take_link()
-            if has_begun and attempt.left is not None and attempt.error is None:
-                self._commitlog.record_leftover(attempt.left)
+            if has_begun and attempt.file is not None and attempt.error is None:
+                self._commitlog.record_leftover(attempt.file, is_linking=True)
             attempt.turn.set()
             if attempt.published is not None:
                 trio.lowlevel.spawn_system_task(self._give_up, attempt, attempt.published)
@@ -152,7 +203,7 @@ class Attempts:
             published = await self._make(attempt)
             if not attempt.is_over:
                 attempt.published = published
-            else:
+            elif published is not None:
                 await self._give_up(attempt, published)
         except DiskError as error:
             attempt.error = error
@@ -163,7 +214,7 @@ class Attempts:
                 log_event(log, logging.WARNING, "late_create_failed", segment=self._plan.name, reason=str(error))
         finally:
             attempt.has_ended = True
-            self._under_way.discard(attempt)
+            self._under_way.end(attempt)
             self._announce()
 
     def _announce(self) -> None:
@@ -172,32 +223,53 @@ class Attempts:
 
     async def _make(self, attempt: Attempt) -> Published | None:
         """None, and no name, if the create has ended before. Raises DiskError, OSError, SegmentExistsError."""
-        plan, disk = self._plan, attempt.disk
-        attempt.fd, attributes = await disk.reserve(self._commitlog.segment_size, self._owner, math.inf)
-        placed_as = b"" if plan.role is Role.SEGMENT else plan.name
-        attempt.left = Segment(plan.base_offset, disk.number, attributes, Role.GIVEN_UP, placed_as)
-        self._announce()
+        if not await self._reserve(attempt):
+            return None
         await attempt.turn.wait()
+        published = None
         try:
-            return None if attempt.is_over else await disk.link(attempt.fd, plan.name, attempt.take_link)
+            if not attempt.is_over:
+                published = await self._link(attempt)
+        finally:
+            if published is None:
+                await self._close(attempt)
+        return published
+
+    async def _reserve(self, attempt: Attempt) -> bool:
+        """False, and nothing reserved, if the create has ended before its disk had the time."""
+        plan, disk = self._plan, attempt.disk
+        async with self._under_way.reserving[disk.number]:
+            if attempt.is_over:
+                return False
+            attempt.fd, attributes = await disk.reserve(self._commitlog.segment_size, self._owner, math.inf)
+        placed_as = b"" if plan.role is Role.SEGMENT else plan.name
+        attempt.file = Segment(plan.base_offset, disk.number, attributes, Role.GIVEN_UP, placed_as)
+        self._announce()
+        return True
+
+    async def _link(self, attempt: Attempt) -> Published | None:
+        """None if the create has ended before a thread could begin."""
+        name, disk, file = self._plan.name, attempt.disk, attempt.file
+        assert file is not None
+        try:
+            return await disk.link(attempt.fd, name, attempt.take_link)
         except UncertainPublishError as error:
-            await self._close(attempt)
-            self._commitlog.record_leftover(attempt.left)
+            self._commitlog.record_leftover(file)
             raise DiskFailedError(disk.path, str(error)) from error
         except FileExistsError as error:
-            await self._close(attempt)
-            self._commitlog.names.record_uncertain(plan.name, disk.number)
-            raise SegmentExistsError(f"{plan.name.decode()}: a file of that name lies on {disk.path}") from error
+            self._commitlog.record_leftover_gone(file)
+            self._commitlog.names.record_uncertain(name, disk.number)
+            raise SegmentExistsError(f"{name.decode()}: a file of that name lies on {disk.path}") from error
         except Exception:
-            await self._close(attempt)
+            self._commitlog.record_leftover_gone(file)
             raise
 
-    async def _give_up(self, attempt: Attempt, published: Published | None) -> None:
-        """For an answer that has come too late."""
-        if published is None or self._has_won or attempt.left is None:
+    async def _give_up(self, attempt: Attempt, published: Published) -> None:
+        """The file has got its name too late."""
+        assert attempt.file is not None
+        if self._has_won or not await self._take_late(attempt, attempt.file, published):
+            self._commitlog.record_leftover(attempt.file)
             await self._close(attempt)
-        else:
-            await self._take_late(attempt, attempt.left, published)
 
     async def _close(self, attempt: Attempt) -> None:
         with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ import trio
 
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
-from commitlogfs.fusefs.files.attempts import Attempt, Attempts
+from commitlogfs.fusefs.files.attempts import Attempt, Attempts, AttemptsUnderWay
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handle, Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
@@ -25,7 +25,7 @@ from commitlogfs.store.errors import (
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.pool.admission import FALLBACK
-from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, CreatePlan
 from commitlogfs.store.segment import format_segment_name
 
@@ -61,8 +61,7 @@ class Creation:
         self._observer = observer
         self._reclaim = reclaim
         self._last_refusal: NoDiskAvailableError | None = None
-        self._under_way: set[Attempt] = set()
-        """Attempts that have not ended. Their creates may have ended before."""
+        self._under_way = AttemptsUnderWay(disks)
 
     async def create(self, name: bytes, owner: Owner) -> Handle:
         """Make a segment or temporary and open it.
@@ -122,7 +121,7 @@ class Creation:
     async def _create_somewhere(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
         """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
         plan = self._commitlog.plan_create(name)
-        if not plan.order and await self._settle_leftovers(name):
+        if not plan.order and await self._settle_leftovers(name, link_deadline):
             plan = self._commitlog.plan_create(name)
         await self._commit_predecessor(plan, link_deadline)
         for reason in plan.skip_reasons:
@@ -133,44 +132,51 @@ class Creation:
             self._commitlog.record_disk_error(disk.number, error, self._commitlog.clock.monotonic())
             self._record_moved_on(plan, error, failures)
 
+        def record_silent(disk: DiskFiles) -> None:
+            silence = DiskFailedError(disk.path, f"no answer within {self._timing.hedge_s:g} s")
+            self._record_moved_on(plan, silence, failures)
+
         attempts = Attempts(
-            self._commitlog, plan, owner, self._under_way, record_failed, partial(self._take_late, plan)
+            self._commitlog,
+            plan,
+            owner,
+            self._under_way,
+            record_failed,
+            record_silent,
+            partial(self._take_late, plan),
         )
         winner = None
         try:
-            winner = await self._first_named(attempts, plan, link_deadline, failures)
+            winner = await self._first_named(attempts, plan, link_deadline)
         finally:
             attempts.end(winner)
-        if winner is None:
-            raise self._commitlog.admission.no_disk_left(self._commitlog.clock.monotonic())
         assert winner.published is not None
         handle = self._register(winner, plan, winner.published)
         self._record_placement(plan, handle, failures)
         return handle
 
-    async def _first_named(
-        self, attempts: Attempts, plan: CreatePlan, link_deadline: float, failures: list[str]
-    ) -> Attempt | None:
-        """The attempt that has made the file; None if all disks have refused. Each has RequestTiming.hedge_s while
-        another one remains. Raises NoDiskAvailableError if none has answered in time, and as Attempts.named."""
-        hung = {attempt.disk.number for attempt in self._under_way}  # by earlier creates; these are asked last
-        for number in sorted(plan.order, key=hung.__contains__):
-            turn_end = min(trio.current_time() + self._timing.hedge_s, link_deadline)
-            if trio.current_time() >= link_deadline:
-                break
-            candidate = attempts.begin(self._disks[number])
-            winner = await attempts.named(turn_end, candidate)
-            if winner is not None:
-                return winner
-            if not candidate.has_ended:
-                silence = DiskFailedError(candidate.disk.path, f"no answer within {self._timing.hedge_s:g} s")
-                self._record_moved_on(plan, silence, failures)
-        winner = await attempts.named(link_deadline + self._timing.link_s)
-        if winner is None and (not attempts.have_all_failed or trio.current_time() >= link_deadline):
+    async def _first_named(self, attempts: Attempts, plan: CreatePlan, link_deadline: float) -> Attempt:
+        """The attempt that has made the file. Raises NoDiskAvailableError if all disks have refused, or none has
+        answered in time, and as Attempts.named."""
+        admission, clock = self._commitlog.admission, self._commitlog.clock
+        hung = self._under_way.disks()  # by earlier creates; these are asked last
+        disks = [self._disks[number] for number in sorted(plan.order, key=hung.__contains__)]
+        winner = await attempts.ask(disks, link_deadline)
+        lacks_space = False
+        if winner is None and attempts.is_any_silent and admission.lacks_space(clock.monotonic()):
+            winner = await attempts.named(link_deadline - self._timing.reclaim_s)
+            lacks_space = attempts.is_any_silent
+        if winner is None and not lacks_space:
+            winner = await attempts.named(link_deadline + self._timing.link_s)
+        if winner is not None:
+            return winner
+        if attempts.is_any_silent or trio.current_time() >= link_deadline:
             raise NoDiskAvailableError(
-                f"{plan.name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
+                f"{plan.name.decode()}: no disk made the segment in time; see `dmesg`",
+                no_space=lacks_space,
+                failing=True,
             )
-        return winner
+        raise admission.no_disk_left(clock.monotonic())
 
     def _record_moved_on(self, plan: CreatePlan, error: DiskError, failures: list[str]) -> None:
         self._observer.placement_skipped(type(error).__name__)
@@ -198,15 +204,24 @@ class Creation:
         log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
         return self._handles.add(file, attempt.fd)
 
-    async def _take_late(self, plan: CreatePlan, attempt: Attempt, left: Segment, published: Published) -> None:
-        """Its create has failed meanwhile. If no other one has made the file, this is it, and nobody has it
-        open."""
+    async def _take_late(self, plan: CreatePlan, attempt: Attempt, file: Segment, published: Published) -> bool:
+        """Its create has failed meanwhile. If no file has got a name since, this is the file, and nobody has it
+        open; otherwise it may be one that was removed meanwhile."""
         async with self._changes.lock:
-            if self._commitlog.find_name(plan.name) is None:
-                self._commitlog.record_leftover_gone(left)
-                await self._handles.release(inodes.encode(self._register(attempt, plan, published).file))
-                return
-        await attempt.disk.close(attempt.fd)
+            if attempt.names_given != self._commitlog.names.given or not self._is_free(plan):
+                return False
+            self._commitlog.record_leftover_gone(file)
+            handle = self._register(attempt, plan, published)
+        await self._handles.release(inodes.encode(handle.file))
+        return True
+
+    def _is_free(self, plan: CreatePlan) -> bool:
+        """Whether a file may get the name now."""
+        try:
+            self._commitlog.names.require_free(plan.name, plan.base_offset)
+        except SegmentExistsError:
+            return False
+        return not self._changes.is_in_flight(plan.name)
 
     async def _commit_predecessor(self, plan: CreatePlan, link_deadline: float) -> None:
         """Make sure that no power cut leaves a segment without the one before it. A disk that does not answer in
@@ -220,12 +235,19 @@ class Creation:
             disk = self._disks[predecessor.disk]
             log_event(log, logging.WARNING, "commit_wait_timed_out", segment=predecessor.name, disk=disk.path)
 
-    async def _settle_leftovers(self, name: bytes) -> bool:
+    async def _settle_leftovers(self, name: bytes, deadline: float) -> bool:
         """If no other disk takes the segment, ask the disks that may hold an empty file of this name. Returns
         whether one of them does not."""
-        is_settled = False
-        for file in self._commitlog.others.leftovers_named(name):
+        gone: list[Segment] = []
+
+        async def ask(file: Segment) -> None:
             if await self._disks[file.disk].is_certainly_absent(name):
+                gone.append(file)
                 self._commitlog.record_leftover_gone(file)
-                is_settled = True
-        return is_settled
+
+        with trio.move_on_at(deadline):
+            async with trio.open_nursery() as nursery:
+                for file in self._commitlog.others.leftovers_named(name):
+                    if file.role is not Role.LINKING:
+                        nursery.start_soon(ask, file)
+        return bool(gone)

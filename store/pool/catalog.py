@@ -30,6 +30,8 @@ class Role(IntEnum):
     """Left empty, under its segment's name, on a disk that failed; the segment is made on another (leftovers)."""
     MOVED = 4
     """The file from which a segment was copied to another disk (store.moves), still under its segment's name."""
+    LINKING = 5
+    """Without a name, on a disk that was asked to give it one and has not answered: GIVEN_UP if it does."""
 
 
 class Segment:

@@ -276,9 +276,10 @@ class CommitLog:
         self.names.drop(file)
         self.record_leftover(file)
 
-    def record_leftover(self, file: Segment) -> None:
-        """A failed disk holds, or may hold, this empty file, which is not a part of the log."""
-        file.role = Role.GIVEN_UP
+    def record_leftover(self, file: Segment, *, is_linking: bool = False) -> None:
+        """A failed disk holds, or may hold, this empty file, which is not a part of the log. `is_linking`: it gets
+        its name when the disk answers, unless that fails."""
+        file.role = Role.LINKING if is_linking else Role.GIVEN_UP
         self.growing.discard(file)
         self.others.add(file)
 

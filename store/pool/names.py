@@ -46,6 +46,8 @@ class Names:
         self._leaving: dict[bytes, Segment] = {}
         self._uncertain: dict[bytes, DiskNumber] = {}
         self._create_floor = self._find_create_floor()
+        self.given = 0
+        """Number of names that files have got since the start."""
 
     def _find_create_floor(self) -> BaseOffset | None:
         """Below this no segment is made, since a missing disk may hold it; None where every disk is there."""
@@ -75,6 +77,7 @@ class Names:
 
     def enter(self, file: Segment) -> None:
         """A file gets its name."""
+        self.given += 1
         if file.role is Role.TEMPORARY:
             self._temporaries[file.placed_as] = file
         else:

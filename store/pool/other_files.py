@@ -125,7 +125,9 @@ class OtherFiles:
         ]
 
     def leftovers_named(self, name: bytes) -> list[Segment]:
-        return [file for file in self._files.values() if file.role is Role.GIVEN_UP and file.name == name]
+        """Leftovers, and files that become leftovers when their disks answer."""
+        roles = (Role.GIVEN_UP, Role.LINKING)
+        return [file for file in self._files.values() if file.role in roles and file.name == name]
 
     def _is_kept(self, file: Segment) -> bool:
         return (file.disk, file.ino) in self._kept

@@ -18,10 +18,14 @@ from trio.testing import MockClock
 
 from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.fusefs.files.handles import Handle
+from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import NoDiskAvailableError
 from commitlogfs.store.files import allocate, safe_open
+from commitlogfs.store.files.attributes import stat_fd
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.timing import RequestTiming
 
 DEFAULTS = RequestTiming()
@@ -65,6 +69,13 @@ class Life:
         self.silence = silence
         self.handle: Handle | None = None
         self.error: Exception | None = None
+        self.gains: Callable[[], None] | None = None
+        """Forced deletion, by which disks get space; None where there is nothing to remove."""
+
+    async def reclaim(self) -> bool:
+        if self.gains is not None:
+            self.gains()
+        return self.gains is not None
 
     async def _create(self) -> None:
         try:
@@ -89,6 +100,34 @@ class Life:
     async def asked(self, *numbers: int) -> None:
         """When these disks, and no others, have been asked."""
         await self.when(lambda: self.silence.begun == list(numbers))
+
+    async def waits_for(self, *numbers: int) -> None:
+        """Each of these disks is asked after the one before has had its time, and has its time, too."""
+        for count in range(1, len(numbers) + 1):
+            await self.asked(*numbers[:count])
+            await self.passes(DEFAULTS.hedge_s)
+
+    async def is_made_beside(self, silent: int) -> None:
+        """The create asks a silent disk first, and ends with the next one."""
+        async with self.creating():
+            await self.waits_for(silent)
+            await self.when(lambda: self.has_ended)
+        assert self.handle is not None
+
+    async def fails_beside(self, silent: int) -> None:
+        """The create asks a silent disk first, the others fail, and its time ends."""
+        disks = self.parts.commitlog.disks
+        others = [number for number in disks if number != silent]
+        self.silence.release(*others, error=errno.EIO)
+        async with self.creating():
+            await self.waits_for(silent)
+            await self.when(lambda: all(disks[number].last_failure is not None for number in others))
+            await self.passes(DEFAULTS.create_s)
+        assert self.error is not None
+
+    def leftovers(self) -> list[int]:
+        """Disks on which the log expects an empty file."""
+        return sorted(file.disk for file in self.parts.commitlog.others.leftovers_named(NAME))
 
     async def passes(self, seconds: float) -> None:
         self.clock.jump(seconds)
@@ -118,13 +157,15 @@ def call(request: pytest.FixtureRequest) -> str:
 def live(
     workdir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, Callable[[Life], Awaitable[None]]], None]:
-    """Runs a life whose disks are silent to reserving or to linking."""
+    """Runs a life whose disks are silent to reserving, to linking, or to the question whether they have a name."""
 
     def run(call: str, life: Callable[[Life], Awaitable[None]]) -> None:
         clock = MockClock()
-        with open_parts(workdir, timing=replace(PATIENT, requests=DEFAULTS)) as parts:
+        timing = replace(PATIENT, requests=DEFAULTS)
+        with open_parts(workdir, timing=timing, reclaim=lambda: alive.reclaim()) as parts:
             silence = Silence(parts)
-            reserve, link = allocate.reserve, safe_open.link_unnamed
+            alive = Life(parts, clock, silence)
+            reserve, link, is_absent = allocate.reserve, safe_open.link_unnamed, allocate.is_certainly_absent
 
             async def live_and_release(with_disks: Life) -> None:
                 try:
@@ -140,12 +181,18 @@ def live(
                 silence.wait(dirfd)
                 link(fd, dirfd, name)
 
+            def silent_absence(dirfd: int, name: bytes) -> bool:
+                silence.wait(dirfd)
+                return is_absent(dirfd, name)
+
             with monkeypatch.context() as patch:
                 if call == "reserve":
                     patch.setattr(allocate, "reserve", silent_reserve)
-                else:
+                elif call == "link":
                     patch.setattr(safe_open, "link_unnamed", silent_link)
-                trio.run(live_and_release, Life(parts, clock, silence), clock=clock)
+                else:
+                    patch.setattr(allocate, "is_certainly_absent", silent_absence)
+                trio.run(live_and_release, alive, clock=clock)
 
     return run
 
@@ -170,13 +217,9 @@ def test_the_next_disk_is_asked_after_a_quarter_of_a_second(live, call):
 def test_what_the_loser_makes_late_goes(live, call):
     async def main(life: Life) -> None:
         life.silence.release(2, 3)
-        async with life.creating():
-            await life.asked(1)
-            await life.passes(DEFAULTS.hedge_s)
-            await life.when(lambda: life.has_ended)
+        await life.is_made_beside(1)
         commitlog = life.parts.commitlog
-        leftovers = [file.disk for file in commitlog.others.leftovers_named(NAME)]
-        assert leftovers == ([1] if call == "link" else [])
+        assert life.leftovers() == ([1] if call == "link" else [])
         life.silence.release(1)
         if call == "link":
             await life.when(lambda: life.holders() == [1, 2])
@@ -191,14 +234,78 @@ def test_what_the_loser_makes_late_goes(live, call):
     live(call, main)
 
 
+def test_what_a_loser_links_when_it_was_looked_for_already_goes(live):
+    """The disk has no such file yet, but its link has begun."""
+
+    async def main(life: Life) -> None:
+        life.silence.release(2, 3)
+        await life.is_made_beside(1)
+        life.clock.rate = 1.0
+        async with life.parts.freeing_runs():
+            for _ in range(2):
+                await life.parts.freeing.free_now(DiskNumber(1))
+            assert life.leftovers() == [1]
+            life.silence.release(1)
+            await life.when(lambda: life.holders() == [1, 2])
+            await life.when(lambda: (life.holders(), life.leftovers()) == ([2], []))
+
+    live("link", main)
+
+
+def test_any_disk_that_is_ready_makes_the_segment(live):
+    """All are a little slow: each has its blocks when the next one has been asked."""
+
+    async def main(life: Life) -> None:
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(DEFAULTS.hedge_s)
+            await life.asked(1, 2)
+            life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        assert life.clock.current_time() == pytest.approx(DEFAULTS.hedge_s)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        life.silence.release_all()
+        await life.when(lambda: life.open_files() == 1)
+        assert life.holders() == [1]
+
+    live("reserve", main)
+
+
+def test_creates_that_fail_hold_one_thread_of_a_disk(live):
+    async def main(life: Life) -> None:
+        async with life.creating():
+            await life.waits_for(1, 2, 3)
+            await life.passes(DEFAULTS.create_s)
+        for _ in range(2):
+            life.error = None
+            await life.parts.usage.refresh(0)  # a measurement would end in real time
+            async with life.creating():
+                await trio.testing.wait_all_tasks_blocked()
+                for _ in range(3):
+                    await life.passes(DEFAULTS.hedge_s)
+                await life.passes(DEFAULTS.create_s)
+            assert life.error is not None
+        assert life.silence.begun == [1, 2, 3]
+        await life.when(lambda: life.parts.threads.statistics() == {1: 1, 2: 1, 3: 1})
+        life.silence.release(2)
+        await life.when(lambda: (life.parts.threads.statistics()[DiskNumber(2)], life.open_files()) == (0, 0))
+        await trio.testing.wait_all_tasks_blocked()
+        handle = await life.parts.creation.create(NAME, OURS)
+        assert handle.file.disk == 2
+        life.silence.release_all()
+        await life.when(lambda: life.open_files() == 1)
+        assert life.holders() == [2]
+
+    live("reserve", main)
+
+
 def test_all_disks_are_slow_and_one_makes_it_in_time(live, call):
     """A create fails only when its time is over."""
 
     async def main(life: Life) -> None:
         async with life.creating():
-            for numbers in ([1], [1, 2], [1, 2, 3]):
-                await life.asked(*numbers)
-                await life.passes(DEFAULTS.hedge_s)
+            await life.waits_for(1, 2, 3)
             await life.passes(2.0)
             assert not life.has_ended
             life.silence.release(2)
@@ -217,9 +324,7 @@ def test_all_disks_are_slow_and_one_makes_it_in_time(live, call):
 def test_no_disk_answers(live, call):
     async def main(life: Life) -> None:
         async with life.creating():
-            for numbers in ([1], [1, 2], [1, 2, 3]):
-                await life.asked(*numbers)
-                await life.passes(DEFAULTS.hedge_s)
+            await life.waits_for(1, 2, 3)
             await life.passes(DEFAULTS.create_s - 3 * DEFAULTS.hedge_s - MOMENT_S)
             assert not life.has_ended
             await life.passes(MOMENT_S)
@@ -234,7 +339,7 @@ def test_no_disk_answers(live, call):
         file = commitlog.find_name(NAME)
         assert life.holders() == ([1, 2, 3] if call == "link" else [])
         assert (file and file.disk) == (3 if call == "link" else None)
-        assert [one.disk for one in commitlog.others.leftovers_named(NAME)] == ([1, 2] if call == "link" else [])
+        assert life.leftovers() == ([1, 2] if call == "link" else [])
 
     live(call, main)
 
@@ -242,10 +347,7 @@ def test_no_disk_answers(live, call):
 def test_a_disk_that_hung_and_then_fails_is_passed_over(live, call):
     async def main(life: Life) -> None:
         life.silence.release(2, 3)
-        async with life.creating():
-            await life.asked(1)
-            await life.passes(DEFAULTS.hedge_s)
-            await life.when(lambda: life.has_ended)
+        await life.is_made_beside(1)
         life.silence.release(1, error=errno.EIO)
         disk = life.parts.commitlog.disks[DiskNumber(1)]
         await life.when(lambda: disk.last_failure is not None)
@@ -257,13 +359,105 @@ def test_a_disk_that_hung_and_then_fails_is_passed_over(live, call):
     live(call, main)
 
 
+def test_a_late_link_that_fails_leaves_nothing(live):
+    async def main(life: Life) -> None:
+        life.silence.release(2, 3)
+        await life.is_made_beside(1)
+        assert life.leftovers() == [1]
+        life.silence.release(1, error=errno.EIO)
+        await life.when(lambda: not life.leftovers())
+        assert life.holders() == [2]
+
+    live("link", main)
+
+
+def test_what_is_linked_late_is_none_of_the_log_after_another_file_had_the_name(live):
+    """The segment was made elsewhere meanwhile, and removed."""
+
+    async def main(life: Life) -> None:
+        await life.fails_beside(1)
+        life.silence.release(2, 3)
+        commitlog = life.parts.commitlog
+        handle = await life.parts.creation.create(NAME, OURS)
+        assert handle.file.disk != 1
+        await life.parts.handles.release(inodes.encode(handle.file))
+        await life.parts.removals.unlink(NAME)
+        assert life.holders() == []
+        life.silence.release(1)
+        await life.when(lambda: life.holders() == [1])
+        await life.when(lambda: life.open_files() == 0)
+        assert commitlog.find_name(NAME) is None
+        assert life.leftovers() == [1]
+
+    live("link", main)
+
+
+def test_a_segment_that_is_taken_late_delays_no_change_of_names(live, monkeypatch: pytest.MonkeyPatch):
+    """Its disk is slow, and so is the close of its descriptor."""
+
+    async def main(life: Life) -> None:
+        await life.fails_beside(1)
+        closing, closed = threading.Event(), threading.Event()
+        close = os.close
+
+        def close_slowly(fd: int) -> None:
+            closing.set()
+            assert closed.wait(PATIENCE_S)
+            close(fd)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "close", close_slowly)
+            life.silence.release(1)
+            await life.when(closing.is_set)
+            assert life.parts.commitlog.find_name(NAME) is not None
+            assert not life.parts.changes.lock.locked()
+            closed.set()
+            await life.when(lambda: life.open_files() == 0)
+
+    live("link", main)
+
+
+def test_space_is_gained_beside_a_disk_that_does_not_answer(live):
+    """The others are full, and forced deletion helps them."""
+
+    async def main(life: Life) -> None:
+        life.silence.release(2, 3, error=errno.ENOSPC)
+        life.gains = partial(life.silence.release, 2, 3)
+        async with life.creating():
+            await life.waits_for(1)
+            await life.when(lambda: life.silence.begun == [1, 2, 3])
+            await life.passes(DEFAULTS.create_s - DEFAULTS.link_s - DEFAULTS.reclaim_s)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 2
+        life.silence.release_all()
+
+    live("reserve", main)
+
+
+def test_disks_that_may_have_an_empty_file_are_asked_at_once(live):
+    """No disk is left for the segment, until one of them has no such file."""
+
+    async def main(life: Life) -> None:
+        attributes = stat_fd(life.parts.commitlog.disks[DiskNumber(1)].dirfd)
+        for number in life.parts.commitlog.disks:
+            life.parts.commitlog.record_leftover(Segment(BaseOffset(0), number, attributes))
+        async with life.creating():
+            await life.when(lambda: sorted(life.silence.begun) == [1, 2, 3])
+            life.silence.release(3)
+            await life.when(lambda: life.leftovers() == [1, 2])
+            await life.passes(DEFAULTS.stat_s)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 3
+
+    live("absence", main)
+
+
 def test_a_disk_that_has_not_answered_yet_is_asked_last(live):
     async def main(life: Life) -> None:
         life.silence.release(2, 3)
-        async with life.creating():
-            await life.asked(1)
-            await life.passes(DEFAULTS.hedge_s)
-            await life.when(lambda: life.has_ended)
+        await life.is_made_beside(1)
         began_s = life.clock.current_time()
         for index in range(1, 4):
             handle = await life.parts.creation.create(name_of(index), OURS)
@@ -305,7 +499,7 @@ def test_a_link_that_waits_for_a_thread_does_not_begin_after_the_end(live):
                     await life.when(lambda: life.has_ended)
             assert life.handle is not None
             assert life.handle.file.disk == 2
-            assert not life.parts.commitlog.others.leftovers_named(NAME)
+            assert not life.leftovers()
             busy.set()
         await life.when(lambda: life.open_files() == 1)
         assert life.silence.begun == [2]
