@@ -28,7 +28,7 @@ from commitlogfs.store.moves.mark import is_repair_of, read_mark, remove_mark, s
 from commitlogfs.store.moves.unreadable import find_unreadable
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
-from commitlogfs.store.pool.inventory import Inventory, take_inventory
+from commitlogfs.store.pool.inventory import MADE_AHEAD, Inventory, take_inventory
 from commitlogfs.store.pool.members import Found, FoundDisk, find_members, missing_members
 from commitlogfs.store.pool.scan import DiskScan, scan_directory
 from commitlogfs.store.segment import BaseOffset, format_segment_name
@@ -527,18 +527,26 @@ def _inventory_of(
         is_served=not decides,
         losses=found.membership.losses,
         removed_before=found.membership.removed_before,
-        undone_after=_undone_after(contents) if decides and not is_degraded else None,
+        undone_after=_undone_after(contents, newest, found.segment_size) if decides and not is_degraded else None,
         lacks_data=lambda segment: leftovers.lacks_data(dirfds[segment.disk], segment.name, segment.ino),
     )
 
 
-def _undone_after(contents: list[_Contents]) -> int | None:
-    """A power cut may have undone the creation of segments after this one; None if no disk can be written.
+def _undone_after(contents: list[_Contents], newest: BaseOffset | None, segment_size: int) -> int | None:
+    """A power cut may have undone the creation of segments after this one; None if nothing shows that. `newest` is
+    the newest segment on record.
 
     A disk records the newest segment after the name of each that is made on it, and its journal keeps that order.
-    So what all of them have recorded was durable."""
-    records = [content.newest for content in contents if content.disk.state is DiskState.RW]
-    return min((-1 if newest is None else newest for newest in records), default=None)
+    So what all of them have recorded was durable. A disk that joins takes no part: no segment was made on it. A
+    broker makes MADE_AHEAD segments ahead, so a power cut explains no record that is older by more, or that is not
+    there: its disk did not answer before, and segments with data may have been made since.
+    """
+    writable = [one for one in contents if one.disk.state is DiskState.RW and not one.disk.is_joining]
+    records = [content.newest for content in writable if content.newest is not None]
+    if newest is None or not records or len(records) < len(writable):
+        return None
+    oldest = min(records)
+    return oldest if newest - oldest <= MADE_AHEAD * segment_size else None
 
 
 def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskNumber, int]] | None) -> None:
