@@ -212,6 +212,22 @@ def test_whole_files_without_data_that_a_missing_disk_may_hold(disks, newest_mis
     assert warned == [name(index) for index in (0, 2) if index not in expected]
 
 
+def test_a_leftover_of_the_segment_being_written_is_not_served(disks):
+    """The newest segment is made ahead, and the one before it holds the latest messages: those are on the missing
+    disk, if the file here has none."""
+    for index in range(4):
+        put(disks[index % 3], name(index))
+    inventory = take_inventory(
+        [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks],
+        SIZE,
+        newest_missing=BaseOffset(3 * SIZE),
+        lacks_data=lambda segment: segment.base_offset >= 2 * SIZE,
+    )
+    assert set(served(inventory)) == {0, 1, 3}
+    assert FindingCode.GAP in codes(inventory)
+    assert inventory.leftovers == []
+
+
 def test_an_empty_file_in_use_beside_a_missing_disk(disks):
     ino = put(disks[0], name(0), b"").stat().st_ino
     scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
