@@ -15,7 +15,7 @@ from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskError
+from commitlogfs.store.errors import DiskError, DiskFailedError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import nlink_of
 from commitlogfs.store.files.remove import Reason
@@ -74,9 +74,15 @@ class Removals:
             await self.carry_out(removal)
 
     async def record_found_removed(self, name: bytes) -> None:
-        """The caller of the mount has asked a former daemon for this removal, which was done."""
+        """The caller of the mount has asked a former daemon for this removal, and no disk has the file.
+
+        Raises DiskFailedError if the file may come back: the former daemon may have died before it removed it.
+        """
         self._commitlog.record_found_removed(name)
         await self._record_removals()
+        if self._commitlog.may_come_back(name):
+            disks, shown = ", ".join(self._commitlog.missing), name.decode(errors="backslashreplace")
+            raise DiskFailedError(disks, f"missing, and may hold {shown}; remove it again when the disk is back")
 
     async def _find_left_over(self, removal: Removal) -> list[Removal]:
         """Removals of the segments before this one, if all of them were restored and never opened for writing: the

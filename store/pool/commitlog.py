@@ -395,6 +395,11 @@ class CommitLog:
         if base is not None and first is not None and base < first.base_offset:
             self._removed_end = max(self._removed_end, base + self.segment_size)
 
+    def may_come_back(self, name: bytes) -> bool:
+        """Whether a file that no present disk has may be in the log again when a missing disk is back."""
+        base = parse_segment_name(name, self.segment_size)
+        return bool(self.missing) and (base is None or base >= self.membership.removed_before)
+
     def _drop_name(self, removal: Removal) -> None:
         self.growing.discard(removal.file)
         if removal.file is self.catalog.first:

@@ -348,3 +348,28 @@ def test_what_was_removed_beside_a_disk_that_hangs_does_not_come_back_with_anoth
         assert listed - {2} == set(range(DISKS, SEGMENTS))
 
     with_pool(memory_directory, task)
+
+
+@pytest.mark.parametrize(("index", "errors"), [(0, set()), (DISKS, {errno.EIO})])
+def test_a_removal_that_is_sent_again_beside_its_missing_disk_is_done_only_if_that_is_on_record(
+    memory_directory: Path, index: int, errors: set[int]
+) -> None:
+    """The oldest segment is away for good, as the other disks record where the log begins. Another one may still be
+    on the disk that held the former daemon."""
+
+    async def task(pool: Pool) -> None:
+        world, answers = pool.world, Answers(pool)
+        pool.sick.hang()
+        async with trio.open_nursery() as nursery:
+            name = format_segment_name(index * SIZE)
+            nursery.start_soon(answers.ask, "removal", "unlink", inodes.ROOT, name, CONTEXT)
+            await trio.sleep(1.0)
+            world.kill()
+        assert world.serving.commitlog.missing == (str(pool.sick.path),)
+        assert answers.errors == errors
+        world.answer(pool.sick)
+        await pool.when(lambda: world.is_serving and not world.serving.commitlog.missing)
+        listed = {segment.base_offset // SIZE for segment in world.serving.commitlog.listed()}
+        assert (index in listed) == bool(errors)
+
+    with_pool(memory_directory, task)
