@@ -414,6 +414,18 @@ def test_removals_beside_one_that_has_not_ended_are_on_record(stays: bool) -> No
     assert log.follow_log().removed_before == (2 if stays else 4) * SIZE
 
 
+def test_a_removal_after_a_gap_says_nothing_of_the_segments_before_it() -> None:
+    """Segments 1 and 2 may lie on the missing disk, and a broker cuts its log after them: segment 0 stays."""
+    log = make_log(dict.fromkeys((0, 3, 4), SIZE))
+    log.missing = ("/data9",)
+    for index in (3, 4):
+        log.record_removed(log.plan_remove(name(index)), ROOMY)
+        assert log.follow_log().removed_before == 0
+    log.record_removed(log.plan_remove(name(0)), ROOMY)
+    created(log, name(5), 900, SIZE)
+    assert log.follow_log().removed_before == SIZE
+
+
 def test_a_copy_that_is_being_removed_does_not_delay_the_record_of_removals() -> None:
     """Segment 1 lies on a missing disk, and an unfinished copy of it on one that does not answer."""
     log = make_log(dict.fromkeys((0, 2, 3), SIZE))
