@@ -56,7 +56,7 @@ def take_inventory(
     losses: Sequence[Loss] = (),
     removed_before: int = 0,
     undone_after: int | None = None,
-    lacks_data: Callable[[Segment], bool] = lambda _: False,
+    without_data: Set[tuple[DiskNumber, int]] = frozenset(),
 ) -> Inventory:
     """Inventory of the pool whose disks have these scans.
 
@@ -68,8 +68,8 @@ def take_inventory(
     off what is written past a segment's end, at the latest when the file is closed: a longer file counts as whole.
     Gaps of accepted `losses` are noted only. Segments before `removed_before` were removed while the disk that has
     them was away; they are set aside. A power cut may have undone the creation of segments after `undone_after`;
-    None if it cannot have, or if a disk is missing. `lacks_data` is called for each whole segment before
-    `newest_missing`; it returns False in doubt.
+    None if it cannot have, or if a disk is missing. `without_data` are the files before `newest_missing`, by disk
+    and inode, that have a size and certainly no data.
     """
     inventory = Inventory(Catalog(segment_size))
     sorting = _SegmentSorting(
@@ -82,7 +82,7 @@ def take_inventory(
         removed_before,
         is_served=is_served,
     )
-    sorting.run(newest_missing, undone_after, losses, lacks_data)
+    sorting.run(newest_missing, undone_after, losses, without_data)
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -146,13 +146,13 @@ class _SegmentSorting:
         newest_missing: BaseOffset | None,
         undone_after: int | None,
         losses: Sequence[Loss],
-        lacks_data: Callable[[Segment], bool],
+        without_data: Set[tuple[DiskNumber, int]],
     ) -> None:
         """As for take_inventory."""
         for segment in self._found:
             self._sort(segment)
         if newest_missing is not None:
-            self._leave_out_unproven(newest_missing, lacks_data)
+            self._leave_out_unproven(newest_missing, without_data)
         if undone_after is not None:
             self._set_aside_after_undone(undone_after, losses)
         self._set_aside_before_beginning()
@@ -190,10 +190,14 @@ class _SegmentSorting:
         elif segment is copies[0]:  # one finding for all copies
             _quarantine_copies(self._inventory, copies, self._paths)
 
-    def _leave_out_unproven(self, newest_missing: BaseOffset, lacks_data: Callable[[Segment], bool]) -> None:
+    def _leave_out_unproven(self, newest_missing: BaseOffset, without_data: Set[tuple[DiskNumber, int]]) -> None:
         """Files without data: the messages may be on the missing disk. Only the newest segment can be whole without
         data, since a broker makes one ahead."""
-        whole = [one for one in self._served if one.size and one.base_offset < newest_missing and lacks_data(one)]
+        whole = [
+            segment
+            for segment in self._served
+            if (segment.disk, segment.ino) in without_data and segment.base_offset < newest_missing
+        ]
         empty = [one for one in self._unsized if one.base_offset <= newest_missing]
         for segment in (*whole, *empty):
             if not self._is_opened(segment):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import errno
+import itertools
 import os
 from collections.abc import Collection, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from commitlogfs.store.disks.losses import is_accepted
 from commitlogfs.store.disks.membership import DiskNumber, Membership
 from commitlogfs.store.errors import DirectoryError, HoldsDataError, PoolError
 from commitlogfs.store.files import durable, remove, safe_open
-from commitlogfs.store.files.attributes import PackedAttributes, unpack
+from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of, unpack
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
@@ -517,19 +518,44 @@ def _inventory_of(
     """`newest` is the newest segment on record. `is_degraded`: whether a disk is missing."""
     dirfds = {content.disk.number: content.disk.dirfd for content in contents}
     decides = opened is not None
+    known = opened or frozenset()
+    newest_missing = newest if decides and is_degraded else None
     return take_inventory(
         [(content.disk, content.scan) for content in contents],
         found.segment_size,
-        opened or frozenset(),
+        known,
         lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
         lambda copy: read_mark(dirfds[copy.disk], copy.name, copy.ino),
-        newest if decides and is_degraded else None,
+        newest_missing,
         is_served=not decides,
         losses=found.membership.losses,
         removed_before=found.membership.removed_before,
         undone_after=_undone_after(contents, newest, found.segment_size) if decides and not is_degraded else None,
-        lacks_data=lambda segment: leftovers.lacks_data(dirfds[segment.disk], segment.name, segment.ino),
+        without_data=frozenset() if newest_missing is None else _find_without_data(contents, newest_missing, known),
     )
+
+
+def _find_without_data(
+    contents: list[_Contents], before: BaseOffset, opened: Set[tuple[DiskNumber, int]]
+) -> frozenset[tuple[DiskNumber, int]]:
+    """Files `before` a segment that have a size and no data, by disk and inode. All disks are read at once.
+
+    Those in `opened` are not read: they are served in any case. A running broker has opened nearly all segments, so
+    a takeover does not take longer.
+    """
+
+    def find(content: _Contents) -> list[tuple[DiskNumber, int]]:
+        disk, found = content.disk, []
+        for base, attributes in content.scan.segments:
+            ino = ino_of(attributes)
+            if base >= before or not size_of(attributes) or (disk.number, ino) in opened:
+                continue
+            if leftovers.lacks_data(disk.dirfd, format_segment_name(base), ino):
+                found.append((disk.number, ino))
+        return found
+
+    with ThreadPoolExecutor(max_workers=len(contents)) as executor:
+        return frozenset(itertools.chain.from_iterable(executor.map(find, contents)))
 
 
 def _undone_after(contents: list[_Contents], newest: BaseOffset | None, segment_size: int) -> int | None:

@@ -1,6 +1,7 @@
 """The directories of an unmounted pool, with any lists of members recorded on them."""
 
 import os
+from collections.abc import Set
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -42,5 +43,10 @@ class Directories:
         mark = Joining(pool_id or self.pool_id, disk_id)
         os.setxattr(spec.path, layout.XATTR_JOINING, identity.format_joining(mark))
 
-    def open(self, *specs: DiskSpec, is_mounted: bool = False) -> Pool:
-        return open_pool(specs, SIZE, is_mounted=is_mounted)
+    def open(
+        self,
+        *specs: DiskSpec,
+        is_mounted: bool = False,
+        opened: Set[tuple[DiskNumber, int]] = frozenset(),
+    ) -> Pool:
+        return open_pool(specs, SIZE, is_mounted=is_mounted, opened=opened)

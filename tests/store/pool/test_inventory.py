@@ -194,17 +194,14 @@ def test_a_gap_of_an_accepted_loss_is_no_undone_segment(disks):
 @pytest.mark.parametrize(("newest_missing", "expected"), [(2, {1, 2, 3}), (1, {1, 2, 3}), (3, {1, 3})])
 def test_whole_files_without_data_that_a_missing_disk_may_hold(disks, newest_missing, expected):
     """Only the newest segment can be one: a broker makes one ahead. Another one may be a leftover."""
-    put(disks[0], name(0))
-    put(disks[1], name(1))
-    put(disks[2], name(2))
-    opened = put(disks[0], name(3)).stat().st_ino
+    files = [(disks[index % 3].number, put(disks[index % 3], name(index)).stat().st_ino) for index in range(4)]
     scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
     inventory = take_inventory(
         scans,
         SIZE,
-        {(disks[0].number, opened)},
+        {files[3]},
         newest_missing=BaseOffset(newest_missing * SIZE),
-        lacks_data=lambda segment: segment.base_offset != SIZE,
+        without_data={files[0], files[2], files[3]},
     )
     assert set(served(inventory)) == expected
     assert inventory.leftovers == []  # which would be removed
@@ -215,13 +212,12 @@ def test_whole_files_without_data_that_a_missing_disk_may_hold(disks, newest_mis
 def test_a_leftover_of_the_segment_being_written_is_not_served(disks):
     """The newest segment is made ahead, and the one before it holds the latest messages: those are on the missing
     disk, if the file here has none."""
-    for index in range(4):
-        put(disks[index % 3], name(index))
+    files = [(disks[index % 3].number, put(disks[index % 3], name(index)).stat().st_ino) for index in range(4)]
     inventory = take_inventory(
         [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks],
         SIZE,
         newest_missing=BaseOffset(3 * SIZE),
-        lacks_data=lambda segment: segment.base_offset >= 2 * SIZE,
+        without_data=set(files[2:]),
     )
     assert set(served(inventory)) == {0, 1, 3}
     assert FindingCode.GAP in codes(inventory)
