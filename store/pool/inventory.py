@@ -79,10 +79,14 @@ def take_inventory(
         opened,
         holds_nothing,
         mark_of,
-        removed_before,
+        newest_missing,
         is_served=is_served,
+        losses=losses,
+        removed_before=removed_before,
+        undone_after=undone_after,
+        without_data=without_data,
     )
-    sorting.run(newest_missing, undone_after, losses, without_data)
+    sorting.run()
     for disk, scan in scans:
         _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
@@ -105,12 +109,21 @@ class _SegmentSorting:
         opened: Set[tuple[DiskNumber, int]],
         holds_nothing: Callable[[Segment], bool],
         mark_of: Callable[[Segment], Source | None],
-        removed_before: int,
+        newest_missing: BaseOffset | None,
         *,
         is_served: bool,
+        losses: Sequence[Loss],
+        removed_before: int,
+        undone_after: int | None,
+        without_data: Set[tuple[DiskNumber, int]],
     ) -> None:
+        """As for take_inventory."""
         self._inventory = inventory
+        self._newest_missing = newest_missing
         self._is_served = is_served
+        self._losses = losses
+        self._undone_after = undone_after
+        self._without_data = without_data
         self._segment_size = segment_size
         self._opened = opened
         self._holds_nothing = holds_nothing
@@ -141,20 +154,13 @@ class _SegmentSorting:
         self._wrong: list[Segment] = []
         """Segments of a wrong size."""
 
-    def run(
-        self,
-        newest_missing: BaseOffset | None,
-        undone_after: int | None,
-        losses: Sequence[Loss],
-        without_data: Set[tuple[DiskNumber, int]],
-    ) -> None:
-        """As for take_inventory."""
+    def run(self) -> None:
         for segment in self._found:
             self._sort(segment)
-        if newest_missing is not None:
-            self._leave_out_unproven(newest_missing, without_data)
-        if undone_after is not None:
-            self._set_aside_after_undone(undone_after, losses)
+        if self._newest_missing is not None:
+            self._leave_out_unproven(self._newest_missing)
+        if self._undone_after is not None:
+            self._set_aside_after_undone(self._undone_after)
         self._set_aside_before_beginning()
         self._inventory.catalog = Catalog(self._segment_size, self._served)
         self._report_wrong_sizes()
@@ -190,21 +196,21 @@ class _SegmentSorting:
         elif segment is copies[0]:  # one finding for all copies
             _quarantine_copies(self._inventory, copies, self._paths)
 
-    def _leave_out_unproven(self, newest_missing: BaseOffset, without_data: Set[tuple[DiskNumber, int]]) -> None:
+    def _leave_out_unproven(self, newest_missing: BaseOffset) -> None:
         """Files without data: the messages may be on the missing disk. Only the newest segment can be whole without
         data, since a broker makes one ahead."""
         whole = [
             segment
             for segment in self._served
-            if (segment.disk, segment.ino) in without_data and segment.base_offset < newest_missing
+            if (segment.disk, segment.ino) in self._without_data and segment.base_offset < newest_missing
         ]
         empty = [one for one in self._unsized if one.base_offset <= newest_missing]
-        for segment in (*whole, *empty):
-            if not self._is_opened(segment):
-                self._leave_out(segment)
-                _report_unproven(self._inventory, segment, self._paths)
+        unproven = [segment for segment in (*whole, *empty) if not self._is_opened(segment)]
+        self._leave_out(unproven)
+        for segment in unproven:
+            _report_unproven(self._inventory, segment, self._paths)
 
-    def _set_aside_after_undone(self, undone_after: int, losses: Sequence[Loss]) -> None:
+    def _set_aside_after_undone(self, undone_after: int) -> None:
         """Segments made ahead, without data, after one whose creation a power cut has undone: two disks commit in
         any order. The log ends before the gap, and a broker makes them again."""
         newest = list(islice((segment for segment in reversed(self._served) if segment.size), MADE_AHEAD + 1))
@@ -215,12 +221,13 @@ class _SegmentSorting:
                 break
         else:
             return
-        if not self._was_undone(start, end, undone_after) or is_accepted(losses, start, end, self._segment_size):
+        is_loss = is_accepted(self._losses, start, end, self._segment_size)
+        if is_loss or not self._was_undone(start, end, undone_after):
             return
         if any(self._is_opened(segment) or not self._holds_nothing(segment) for segment in ahead):
             return
+        self._leave_out(ahead)
         for segment in reversed(ahead):
-            self._leave_out(segment)
             _set_leftover_aside(self._inventory, segment, self._paths, "a power cut has undone the one before it")
 
     def _was_undone(self, start: int, end: int, undone_after: int) -> bool:
@@ -235,15 +242,20 @@ class _SegmentSorting:
         first_sized = next((segment.base_offset for segment in self._served if segment.size), None)
         if first_sized is None:
             return
-        for segment in self._unsized[:]:
-            if segment.base_offset < first_sized and is_empty(segment) and not self._is_opened(segment):
-                self._leave_out(segment)
-                _set_leftover_aside(self._inventory, segment, self._paths, "the log begins after it")
+        removed = [
+            segment
+            for segment in self._unsized
+            if segment.base_offset < first_sized and is_empty(segment) and not self._is_opened(segment)
+        ]
+        self._leave_out(removed)
+        for segment in removed:
+            _set_leftover_aside(self._inventory, segment, self._paths, "the log begins after it")
 
-    def _leave_out(self, segment: Segment) -> None:
-        if not segment.size:
-            self._unsized.remove(segment)
-        self._served.remove(segment)
+    def _leave_out(self, segments: list[Segment]) -> None:
+        """Serve these segments no longer."""
+        left_out = frozenset(segments)
+        self._served = [segment for segment in self._served if segment not in left_out]
+        self._unsized = [segment for segment in self._unsized if segment not in left_out]
 
     def _report_wrong_sizes(self) -> None:
         if not self._wrong:
