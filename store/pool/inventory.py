@@ -33,7 +33,7 @@ class Inventory:
     moved: list[Segment] = field(default_factory=list)
     """Files whose segments were copied to other disks by a move that a crash interrupted just before its end."""
     leftovers: list[Segment] = field(default_factory=list)
-    """Empty files of segments that are on another disk, or that were removed meanwhile."""
+    """Empty files of segments or copies that are on another disk, or of segments that were removed meanwhile."""
     quarantined: dict[bytes, str] = field(default_factory=dict)
     """Files that are not served, with the reason. They stay where they are; their names cannot be created."""
     findings: list[Finding] = field(default_factory=list)
@@ -87,8 +87,11 @@ def take_inventory(
         without_data=without_data,
     )
     sorting.run()
+    paths = {disk.number: disk.path for disk, _ in scans}
+    for copies in _find_temporaries(inventory, scans).values():
+        kept = leftovers.keep_one(copies, segment_size, opened, holds_nothing) if len(copies) > 1 else copies[0]
+        _place_temporaries(inventory, copies, kept, paths)
     for disk, scan in scans:
-        _place_temporaries(inventory, disk, scan)
         _report_strangers(inventory, disk, scan)
     sized = (segment.base_offset for segment in inventory.catalog if segment.size)
     inventory.findings += gap_findings(gaps_between(sized, segment_size), segment_size, losses)
@@ -453,26 +456,43 @@ def _report_unproven(inventory: Inventory, segment: Segment, paths: dict[DiskNum
     )
 
 
-def _place_temporaries(inventory: Inventory, disk: Disk, scan: DiskScan) -> None:
-    if not scan.temporaries:
-        return
-    named_inos = {ino_of(attributes) for _, attributes in scan.segments}
-    for name, base, attributes in scan.temporaries:
-        temporary = Segment(base, disk.number, attributes, Role.TEMPORARY, name)
-        if temporary.ino in named_inos:
-            inventory.stale_temporaries.append(temporary)
+def _find_temporaries(
+    inventory: Inventory, scans: list[tuple[Disk, DiskScan]]
+) -> defaultdict[bytes, list[Segment]]:
+    """The temporaries by name, without second names of segments or of other temporaries."""
+    found: defaultdict[bytes, list[Segment]] = defaultdict(list)
+    for disk, scan in scans:
+        if not scan.temporaries:
             continue
-        named_inos.add(temporary.ino)
-        if name in inventory.temporaries:
-            inventory.quarantined[name] = "it is on more than one disk"
-            del inventory.temporaries[name]
-        elif name not in inventory.quarantined:
-            inventory.temporaries[name] = temporary
+        named_inos = {ino_of(attributes) for _, attributes in scan.segments}
+        for name, base, attributes in scan.temporaries:
+            temporary = Segment(base, disk.number, attributes, Role.TEMPORARY, name)
+            if temporary.ino in named_inos:
+                inventory.stale_temporaries.append(temporary)
+            else:
+                named_inos.add(temporary.ino)
+                found[name].append(temporary)
+    return found
+
+
+def _place_temporaries(
+    inventory: Inventory, copies: list[Segment], kept: Segment | None, paths: dict[DiskNumber, str]
+) -> None:
+    """`copies` have the same name on different disks. `kept` is the one of them that is served, or None."""
+    name = copies[0].name
+    if kept is None:
+        inventory.quarantined[name] = "it is on more than one disk"
+    else:
+        inventory.temporaries[name] = kept
+    for temporary in copies:
+        if kept is not None and temporary is not kept:
+            _set_leftover_aside(inventory, temporary, paths, f"the copy is on {paths[kept.disk]}")
+            continue
         inventory.findings.append(
             Finding(
                 FindingCode.UNFINISHED_COPY,
                 Severity.NOTE,
-                disk.path,
+                paths[temporary.disk],
                 name.decode(),
                 "a copy that was not finished",
                 "repeat the copy, then remove this file through the mount",

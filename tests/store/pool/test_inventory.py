@@ -449,6 +449,31 @@ def test_one_temporary_on_several_disks_is_quarantined(disks, count):
     assert file.encode() in inventory.quarantined
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("content", [b"part", b""])
+def test_of_a_temporary_on_two_disks_the_one_in_use_is_served(disks, kept, content):
+    """A disk that failed keeps the empty file of a copy that was then begun on another disk."""
+    file = f".{name(1)}.Ab12"
+    paths = [put(disk, file, content if index == kept else b"") for index, disk in enumerate(disks[:2])]
+    opened = {(disks[kept].number, paths[kept].stat().st_ino)}
+    scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
+    inventory = take_inventory(scans, SIZE, opened)
+    assert inventory.temporaries[file.encode()].disk == disks[kept].number
+    assert inventory.quarantined == {}
+    assert [(one.name, one.disk) for one in inventory.leftovers] == [(file.encode(), disks[1 - kept].number)]
+    assert set(codes(inventory)) == {FindingCode.EMPTY_LEFTOVER, FindingCode.UNFINISHED_COPY}
+
+
+def test_a_temporary_with_data_on_two_disks_is_quarantined_although_one_is_in_use(disks):
+    file = f".{name(1)}.Ab12"
+    paths = [put(disk, file, b"part") for disk in disks[:2]]
+    scans = [(disk, scan_directory(disk.dirfd, SIZE)) for disk in disks]
+    inventory = take_inventory(scans, SIZE, {(disks[0].number, paths[0].stat().st_ino)})
+    assert inventory.temporaries == {}
+    assert inventory.leftovers == []
+    assert file.encode() in inventory.quarantined
+
+
 def test_a_half_made_rename_is_told_from_a_copy_with_the_same_content(disks):
     path = put(disks[0], name(0))
     os.link(path, Path(disks[0].path) / f".{name(0)}.stale")
