@@ -114,6 +114,18 @@ class DiskThreads:
         return work
 
 
+class FirstTaker:
+    """Decides which of two gets hold of one thing first, such as a call: the thread that would make it, or the task
+    that has stopped waiting for a thread. If the thread began later, nobody would expect the call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """True for the first caller, False for each later one."""
+        return self._lock.acquire(blocking=False)
+
+
 class SingleCalls:
     """Calls of one kind, at most one at a time on each disk, so that a hung disk holds only one thread."""
 
@@ -130,12 +142,10 @@ class SingleCalls:
         if disk in self._under_way:
             raise TimeoutError("an earlier call has not ended")
         self._under_way.add(disk)
-        # Whoever takes it decides whether the call is made: its thread, or the waiting task, which found no thread
-        # free or did not wait until its thread ran. Nobody else would end the call in the latter case.
-        begin = threading.Lock()
+        begin = FirstTaker()
 
         def work() -> T:
-            if not begin.acquire(blocking=False):
+            if not begin.take():
                 raise TimeoutError("nobody waits for this call any more")
             try:
                 return function()
@@ -145,7 +155,7 @@ class SingleCalls:
         try:
             return await self._threads.run_within(disk, deadline_s, work)
         finally:
-            if begin.acquire(blocking=False):
+            if begin.take():  # no thread ever will, which would end the call
                 self._under_way.discard(disk)
 
 
@@ -167,10 +177,10 @@ class PromptCalls:
         if calls or self._threads.is_blocked(disk, deadline_s):
             raise TimeoutError("an earlier call has not ended")
         call, loop = object(), trio.lowlevel.current_trio_token()
-        begin, has_ended = threading.Lock(), threading.Event()
+        begin, has_ended = FirstTaker(), threading.Event()
 
         def work() -> T | Exception:
-            if not begin.acquire(blocking=False):  # as in SingleCalls
+            if not begin.take():
                 raise TimeoutError("nobody waits for this call any more")
             try:
                 return function()
@@ -190,7 +200,7 @@ class PromptCalls:
         try:
             outcome = await self._threads.run_within(disk, deadline_s, work, discard)
         except (TimeoutError, trio.Cancelled):
-            if not begin.acquire(blocking=False) and not has_ended.is_set():
+            if not begin.take() and not has_ended.is_set():
                 calls.add(call)  # before `take_late`, which the event loop has not run yet
             raise
         if isinstance(outcome, Exception):
