@@ -224,9 +224,9 @@ class Parts:
         rules = self.retention.rules
         return compose(shares, rules.trigger, rules.mode, forced_are_open=self.retention.forced_are_open)
 
-    async def segment_state(self, file: Segment, deadline_s: float | None = None) -> SegmentState:
-        """State of a segment, by the first bytes of it and of the next two. Raises OSError, StaleInodeError; with
-        a deadline TimeoutError."""
+    async def segment_state(self, file: Segment, deadline_s: float) -> SegmentState:
+        """State of a segment, by the first bytes of it and of the next two. `deadline_s` is for each of them.
+        Raises OSError, StaleInodeError, DiskSilentError."""
 
         async def has_data(segment: Segment) -> bool:
             return await self.disk_files[segment.disk].has_data(segment.path, deadline_s)

@@ -23,6 +23,7 @@ _ERRNO_OF: dict[type[store.StoreError], int] = {
     store.DiskFullError: errno.ENOSPC,
     store.DiskReadOnlyError: errno.EROFS,
     store.DiskFailedError: errno.EIO,
+    store.DiskSilentError: errno.EIO,
     store.ForeignFileError: errno.EIO,
     store.HoldsDataError: errno.EIO,
     store.UncertainPublishError: errno.EIO,

@@ -42,7 +42,6 @@ from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.errors import (
     DiskError,
-    DiskFailedError,
     DiskReadOnlyError,
     NotPermittedError,
     SegmentExistsError,
@@ -364,17 +363,15 @@ class CommitLogOperations(pyfuse3.Operations):
     async def _sync_at_close(self, file: Segment) -> None:
         """The sync continues when its time is over: then it is unknown whether the file is durable. Raises
         DiskError, OSError."""
-        inode, disk = inodes.encode(file), self.disk_files[file.disk]
+        inode = inodes.encode(file)
 
         async def work() -> None:
             async with self.handles.use(inode) as handle:
                 await self._commit(handle)
 
         try:
-            await AbandonableWork(work).wait(self.commitlog.timing.requests.flush_s)
-        except TimeoutError as error:
-            disk.record_error("flush", "ETIMEDOUT")
-            raise DiskFailedError(disk.path, f"flush: {error}") from error
+            with self.disk_files[file.disk].limited("flush", self.commitlog.timing.requests.flush_s):
+                await AbandonableWork(work).wait()
         except OSError as error:
             if error.errno == errno.EROFS:
                 self._grown.discard(inode)
@@ -452,7 +449,8 @@ class CommitLogOperations(pyfuse3.Operations):
             raise FUSEError(pyfuse3.ENOATTR)  # security.capability is asked before every write: be quick
         file = self._file(inode)
         if name == xattrs.STATE:
-            return (await self._segment_state(file)).value.encode()
+            state = await self.parts.segment_state(file, self.commitlog.timing.requests.open_s)
+            return state.value.encode()
         await self.attributes.refresh(file)
         if name == xattrs.CHECKSUM:
             digest = await self._checksum(file)
@@ -499,13 +497,6 @@ class CommitLogOperations(pyfuse3.Operations):
             catalog.record_checksum(file, is_valid=False)
         return digest if catalog.is_settled(file) else None
 
-    async def _segment_state(self, file: Segment) -> SegmentState:
-        """Raises DiskFailedError, OSError, StaleInodeError."""
-        try:
-            return await self.parts.segment_state(file, self.commitlog.timing.requests.open_s)
-        except TimeoutError as error:
-            raise DiskFailedError(self.commitlog.disk_of(file).path, f"read: {error}") from error
-
     # --- helpers -------------------------------------------------------------------------------------
 
     async def _commit(self, handle: Handle, *, data_only: bool = False) -> None:
@@ -545,7 +536,8 @@ class CommitLogOperations(pyfuse3.Operations):
         """For an open for writing on a read-only disk. If it is refused, the file is released."""
         disk = self.commitlog.disk_of(file)
         try:
-            if await self._segment_state(file) is not SegmentState.SEALED:
+            state = await self.parts.segment_state(file, self.commitlog.timing.requests.open_s)
+            if state is not SegmentState.SEALED:
                 raise DiskReadOnlyError(
                     disk.path, f"its filesystem is read-only, so nothing can be appended to {file.name.decode()}"
                 )

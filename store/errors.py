@@ -72,6 +72,10 @@ class DiskFailedError(DiskError):
     """The disk returns I/O errors, or does not answer."""
 
 
+class DiskSilentError(DiskFailedError):
+    """The disk has not answered in time. That alone proves no fault: the answer may be late, and good."""
+
+
 class HoldsDataError(StoreError):
     """A file that was given up as empty may hold data by now, so it is not removed."""
 

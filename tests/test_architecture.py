@@ -160,7 +160,6 @@ GATE_EXCEPTIONS = {
     "tests/support/stub_daemon.py": "a daemon that is as slow as its script says, and polls for files",
     "tests/test_architecture.py::test_the_search_for_breaches_of_the_gate_finds_them": "its text is data",
     "tests/exporter/test_figures.py::test_mounts_that_cannot_be_looked_for_stay": "polls as `until`, under asyncio",
-    "tests/fusefs/disks/test_abandoned_work.py": "trio.run gets a MockClock in the helper `run`",
     "tests/fusefs/disks/test_background.py::create_waits": "gives a create the opportunity to end too early",
     "tests/fusefs/disks/test_reminders.py": "trio.run gets a MockClock in the helper `run`",
     "tests/fusefs/integrity/test_checksums.py::Background.require": "gives time for one checksum too many",

@@ -1,7 +1,6 @@
 """Work after a reply, for each disk: make new names, new sizes and the record of the newest segment durable."""
 
 import logging
-import math
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -73,7 +72,7 @@ class BackgroundSync:
         The wait may be cancelled if the disk hangs: the work continues in a task of its own.
         """
         if number in self._to_sync or self._syncing[number].locked():
-            await AbandonableWork(partial(self._sync, number)).wait(math.inf)
+            await AbandonableWork(partial(self._sync, number)).wait()
         for ended in tuple(self._sizes[number]):
             await ended.wait()
 

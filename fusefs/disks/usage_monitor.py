@@ -1,6 +1,5 @@
 """Measurements of disk usage that are not older than the caller allows, without waiting for a hung disk."""
 
-import contextlib
 import errno
 from functools import partial
 
@@ -36,8 +35,8 @@ class UsageMonitor:
     async def refresh_soon(self, max_age_s: float, patience_s: float) -> None:
         """As `refresh`, but wait for `patience_s` at most: the measurement continues without the caller."""
         if not self._is_young(max_age_s):
-            with contextlib.suppress(TimeoutError):
-                await AbandonableWork(partial(self.refresh, max_age_s)).wait(patience_s)
+            with trio.move_on_after(patience_s):
+                await AbandonableWork(partial(self.refresh, max_age_s)).wait()
 
     def _is_young(self, max_age_s: float) -> bool:
         return trio.current_time() - self._measured_at < max_age_s

@@ -11,8 +11,10 @@ for the changes of attributes that have begun.
 
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
+
+import trio
 
 from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.files.disk_files import DiskFiles
@@ -130,8 +132,8 @@ class BackingAttributes:
         hangs is waited for by the first request only; until it has answered, the size stays as it was known."""
         if file not in self._being_cut:
             self._being_cut.add(file)
-            with suppress(TimeoutError):
-                await AbandonableWork(partial(self._cut_now, file)).wait(self._commitlog.timing.requests.stat_s)
+            with trio.move_on_after(self._commitlog.timing.requests.stat_s):
+                await AbandonableWork(partial(self._cut_now, file)).wait()
 
     async def _cut_now(self, file: Segment) -> None:
         disk, size, before = self._disks[file.disk], self._commitlog.segment_size, file.size

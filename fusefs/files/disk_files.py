@@ -1,7 +1,7 @@
 """File operations of one disk, as coroutines. The blocking work runs in threads of that disk.
 
 An OSError that blames the disk is raised as the store's own error, an OSError of the file alone as it is, and both
-are counted. An operation with a deadline raises DiskFailedError when that has passed; its system call still
+are counted. An operation with a deadline raises DiskSilentError when that has passed; its system call still
 happens.
 """
 
@@ -25,7 +25,7 @@ from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.disk import Disk, translate
 from commitlogfs.store.disks.identity import RootAttributes
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskFailedError, ForeignFileError
+from commitlogfs.store.errors import DiskFailedError, DiskSilentError, ForeignFileError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files import allocate, changes, durable, remove, rename, safe_open, write_lease, written
 from commitlogfs.store.files.allocate import Owner, Published
@@ -95,13 +95,13 @@ class DiskFiles:
 
     @contextlib.contextmanager
     def limited(self, op: str, deadline_s: float) -> Iterator[None]:
-        """Everything within has that much time together, also waiting for other requests. Raises DiskFailedError
-        afterwards. A call that cannot be abandoned is waited for."""
+        """Everything within has that much time together, also waiting for other requests. Raises DiskSilentError
+        afterwards, which is counted. A call that cannot be abandoned is waited for."""
         with trio.move_on_after(deadline_s) as scope:
             yield
         if scope.cancelled_caught:
             self.record_error(op, "ETIMEDOUT")
-            raise DiskFailedError(self.path, f"{op}: no answer within {deadline_s:g} s")
+            raise DiskSilentError(self.path, f"{op}: no answer within {deadline_s:g} s")
 
     # --- attributes ----------------------------------------------------------------------------------
 
@@ -167,19 +167,14 @@ class DiskFiles:
         return await self._run("stat", partial(stat_fd, fd))
 
     async def change(
-        self,
-        path: bytes,
-        ino: int,
-        wanted: Changes,
-        check_resize: Callable[[int, int], None],
-        deadline_s: float = math.inf,
+        self, path: bytes, ino: int, wanted: Changes, check_resize: Callable[[int, int], None]
     ) -> PackedAttributes:
         """Change size, mode, owner and times; the attributes afterwards. Raises DiskError, OSError, and whatever
         `check_resize(current, new)` raises."""
         op = "setattr" if wanted.size is None else "ftruncate"
         apply = partial(changes.apply, self._disk.dirfd, path, ino, wanted, check_resize)
         try:
-            return await self._run(op, apply, deadline_s)
+            return await self._run_abandonable(op, apply)
         except FileNotFoundError as error:
             raise self._vanished(path) from error
 
@@ -199,24 +194,29 @@ class DiskFiles:
         DiskError, OSError."""
         try:
             work = partial(_open, self._disk.dirfd, path, ino)
-            return await self._run("open", work, math.inf, discard=lambda opened: os.close(opened.fd))
+            return await self._run_abandonable("open", work, discard=lambda opened: os.close(opened.fd))
         except FileNotFoundError as error:
             raise self._vanished(path) from error
 
     async def require_writable(self, path: bytes, ino: int, deadline_s: float) -> None:
         """Open the file with inode `ino` for writing, and close it. Raises DiskError, OSError."""
         dirfd = self._disk.dirfd
-        await self._run("open", lambda: os.close(safe_open.open_file(dirfd, path, os.O_RDWR, ino)), deadline_s)
+
+        def work() -> None:
+            os.close(safe_open.open_file(dirfd, path, os.O_RDWR, ino))
+
+        await self._run_abandonable("open", work, deadline_s)
 
     async def is_restored(self, name: bytes, ino: int) -> bool:
         """Whether a segment was restored, and no process has opened it for writing since. Raises DiskError,
         OSError."""
         ask = partial(restored.is_marked, self._disk.dirfd, name, ino)
-        return await self._run("open", ask, self._timing.stat_s)
+        return await self._run_abandonable("open", ask, self._timing.stat_s)
 
     async def remove_restored_mark(self, fd: int) -> None:
         """A process has opened a restored segment for writing. Raises DiskError, OSError."""
-        await self._run("setattr", partial(restored.remove_restored_mark, fd), self._timing.stat_s)
+        remove_it = partial(restored.remove_restored_mark, fd)
+        await self._run_abandonable("setattr", remove_it, self._timing.stat_s)
 
     async def close(self, fd: int) -> None:
         """Close a descriptor, which may write something to the disk first. Raises OSError."""
@@ -240,7 +240,8 @@ class DiskFiles:
             return None
 
     # --- data ----------------------------------------------------------------------------------------
-    # An error is the caller's answer as the disk gives it: it is raised as OSError, and not counted.
+    # An error is the caller's answer as the disk gives it: it is raised as OSError, and not counted. A deadline
+    # that has passed is.
 
     async def read(self, fd: int, length: int, offset: int) -> bytes:
         """Raises OSError."""
@@ -254,14 +255,13 @@ class DiskFiles:
         """Make what was written durable. Raises OSError."""
         await self._threads.run(self.number, partial(os.fdatasync if data_only else os.fsync, fd))
 
-    async def has_data(self, path: bytes, deadline_s: float | None = None) -> bool:
-        """Whether a record begins the file. Raises OSError, StaleInodeError (moved or removed meanwhile);
-        TimeoutError after the deadline."""
+    async def has_data(self, path: bytes, deadline_s: float) -> bool:
+        """Whether a record begins the file. Raises OSError, StaleInodeError (moved or removed meanwhile),
+        DiskSilentError."""
         read = partial(written.has_data, self._disk.dirfd, path)
         try:
-            if deadline_s is None:
-                return await self._threads.run(self.number, read)
-            return await self._threads.run_within(self.number, deadline_s, read)
+            with self.limited("read", deadline_s):
+                return await self._threads.run_within(self.number, math.inf, read)
         except FileNotFoundError as error:
             raise self._moved_away(path) from error
 
@@ -270,7 +270,7 @@ class DiskFiles:
         (moved or removed meanwhile)."""
         read = partial(read_checksum_of, self._disk.dirfd, name, ino)
         try:
-            return await self._run("getxattr", read, self._timing.stat_s)
+            return await self._run_abandonable("getxattr", read, self._timing.stat_s)
         except FileNotFoundError as error:
             raise self._moved_away(name) from error
 
@@ -285,7 +285,7 @@ class DiskFiles:
             return Reserved(fd, stat_fd(fd))
 
         try:
-            return await self._run("reserve", work, deadline_s, discard=lambda made: os.close(made.fd))
+            return await self._run_abandonable("reserve", work, deadline_s, lambda made: os.close(made.fd))
         except OSError as error:
             if error.errno != errno.EOPNOTSUPP:  # such as an ext4 without extents
                 raise
@@ -324,7 +324,7 @@ class DiskFiles:
     async def change_reason(self, retired_name: bytes, reason: Reason) -> bytes:
         """Rename a retired file; its new name. Raises DiskError, OSError."""
         change = partial(remove.change_reason, self._disk.dirfd, retired_name, reason)
-        return await self._run("rename", change, self._timing.leftover_s)
+        return await self._run_abandonable("rename", change, self._timing.leftover_s)
 
     async def free_retired(self, retired_name: bytes) -> DiskUsage:
         """Remove a retired file after its last close; the usage without it. Raises DiskError, OSError."""
@@ -346,7 +346,7 @@ class DiskFiles:
         """Remove an empty file, durably; the usage without it. None, and nothing removed, while another process has
         it open. Raises HoldsDataError, DiskError, OSError."""
         unlink = partial(leftovers.remove_leftover, self._disk.dirfd, name, ino)
-        return await self._run("unlink", unlink, self._timing.leftover_s)
+        return await self._run_abandonable("unlink", unlink, self._timing.leftover_s)
 
     # --- moves between disks -------------------------------------------------------------------------
 
@@ -357,23 +357,23 @@ class DiskFiles:
     async def remove_stray_copy(self, name: bytes, source: Source) -> bool:
         """Remove a copy that may have got its name; whether the name is free now. Raises DiskError, OSError."""
         remove_it = partial(remove_stray_copy, self._disk.dirfd, name, source)
-        return await self._run("unlink", remove_it, self._timing.leftover_s)
+        return await self._run_abandonable("unlink", remove_it, self._timing.leftover_s)
 
     async def unreadable_ranges(self, name: bytes) -> list[tuple[int, int]]:
         """The positions that a file lacks, because they could not be read. Raises DiskError, OSError."""
         find = partial(unreadable.find_unreadable, self._disk.dirfd, [name])
-        return [
-            places for _, found in await self._run("getxattr", find, self._timing.stat_s) for places in found.ranges
-        ]
+        by_name = await self._run_abandonable("getxattr", find, self._timing.stat_s)
+        return [places for _, found in by_name for places in found.ranges]
 
     async def is_repair_of(self, name: bytes, ino: int, damaged: Source) -> bool:
         """Whether a segment is a right copy in the place of this damaged file. Raises DiskError, OSError."""
         ask = partial(mark.is_repair_of, self._disk.dirfd, name, ino, damaged)
-        return await self._run("getxattr", ask, self._timing.stat_s)
+        return await self._run_abandonable("getxattr", ask, self._timing.stat_s)
 
     async def remove_mark(self, name: bytes, ino: int) -> None:
         """A copy's source is gone, or set aside. Raises DiskError, OSError."""
-        await self._run("setxattr", partial(mark.remove_mark, self._disk.dirfd, name, ino), self._timing.stat_s)
+        remove_it = partial(mark.remove_mark, self._disk.dirfd, name, ino)
+        await self._run_abandonable("setxattr", remove_it, self._timing.stat_s)
 
     async def put_back(self, source: Segment, copy: Copy | None = None) -> PackedAttributes:
         """Give a retired file its segment's name back, durably, with owner, mode and the mark of its copy, if there
@@ -398,26 +398,32 @@ class DiskFiles:
         """Record mode and owner of the mounted directory, durably. Raises DiskError, OSError."""
         record = identity.format_root(root)
         write = partial(durable.write_xattr, self._disk.dirfd, layout.XATTR_ROOT, record)
-        await self._run("setxattr", write, self._timing.change_s)
+        await self._run_abandonable("setxattr", write, self._timing.change_s)
 
     # --- errors --------------------------------------------------------------------------------------
 
-    async def _run(
+    async def _run(self, op: str, work: Callable[[], T]) -> T:
+        """The result of `work`, however long it takes: the caller cannot be cancelled."""
+        with self._errors_of(op):
+            return await self._threads.run(self.number, work)
+
+    async def _run_abandonable(
         self,
         op: str,
         work: Callable[[], T],
-        deadline_s: float | None = None,
+        deadline_s: float = math.inf,
         discard: Callable[[T], None] | None = None,
     ) -> T:
         """The result of `work`. One that comes after the deadline, or after the caller was cancelled, is given to
-        `discard`; without a deadline, the caller cannot be cancelled."""
+        `discard`."""
+        with self._errors_of(op), self.limited(op, deadline_s):
+            return await self._threads.run_within(self.number, math.inf, work, discard)
+
+    @contextlib.contextmanager
+    def _errors_of(self, op: str) -> Iterator[None]:
+        """Count an OSError, and raise it as the store's own error if it blames the disk."""
         try:
-            if deadline_s is None:
-                return await self._threads.run(self.number, work)
-            return await self._threads.run_within(self.number, deadline_s, work, discard)
-        except TimeoutError as error:
-            self.record_error(op, "ETIMEDOUT")
-            raise DiskFailedError(self.path, f"{op}: {error}") from error
+            yield
         except OSError as error:
             self._count(op, error)
             translated = translate(self.path, error)

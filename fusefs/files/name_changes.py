@@ -14,7 +14,7 @@ from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.errors import DiskFailedError, DiskSilentError
 from commitlogfs.store.pool.commitlog import CommitLog
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class NameChanges:
         deadline_s: float,
         on_late: Callable[[], None] = lambda: None,
     ) -> T:
-        """The result of `work`, which changes `names`. Raises DiskFailedError after `deadline_s`.
+        """The result of `work`, which changes `names`. Raises DiskSilentError after `deadline_s`.
 
         `work` continues then, and the names are reserved until it ends. `on_late` is called when nobody waits for
         `work` any longer, because of the deadline or because the caller was cancelled.
@@ -89,11 +89,9 @@ class NameChanges:
                 self._in_flight.difference_update(names)
 
         try:
-            return await AbandonableWork(work_and_release).wait(deadline_s)
-        except (TimeoutError, trio.Cancelled) as error:
+            with disk.limited(op, deadline_s):
+                return await AbandonableWork(work_and_release).wait()
+        except (DiskSilentError, trio.Cancelled):
             if not has_ended:
                 on_late()
-            if isinstance(error, TimeoutError):
-                disk.record_error(op, "ETIMEDOUT")
-                raise DiskFailedError(disk.path, f"{op}: {error}") from error
             raise

@@ -3,9 +3,9 @@ its name makes it on another disk, and the empty file that stays behind is a lef
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 
-import trio
-
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
@@ -24,14 +24,6 @@ from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
-
-
-class _Growth:
-    """A change of size under way."""
-
-    def __init__(self) -> None:
-        self.has_ended = trio.Event()
-        self.error: Exception | None = None
 
 
 class Resizing:
@@ -60,7 +52,7 @@ class Resizing:
         self._backing = backing
         self._usage = usage
         self._background = background
-        self._growths: dict[Segment, _Growth] = {}
+        self._growths: dict[Segment, AbandonableWork[None]] = {}
         """The changes of size that disks have not answered."""
         self._invalidate_entry = invalidate_entry
         self._decisions = decisions
@@ -84,36 +76,31 @@ class Resizing:
         disk = self._disks[file.disk]
         growth = self._growths.get(file)
         if growth is None:
-            growth = self._growths[file] = _Growth()
             self._commitlog.growing.add(file)
-            trio.lowlevel.spawn_system_task(self._change_size, file, disk, wanted, growth)
+            growth = self._growths[file] = AbandonableWork(partial(self._change_size, file, disk, wanted))
         limit_s = self._timing.resize_s if self._may_give_up(file) else self._timing.change_s
-        with trio.move_on_after(limit_s):
-            await growth.has_ended.wait()
-        error = growth.error
-        if not growth.has_ended.is_set():
-            disk.record_error("ftruncate", "ETIMEDOUT")
-            error = DiskFailedError(disk.path, f"ftruncate: no answer within {limit_s:g} s")
-        if isinstance(error, DiskReadOnlyError | DiskFailedError):
+        try:
+            with disk.limited("ftruncate", limit_s):
+                await growth.wait()
+        except (DiskReadOnlyError, DiskFailedError) as error:
             await self._give_up(file, disk, error)
-        if error is not None:
-            raise error
+            raise
 
-    async def _change_size(self, file: Segment, disk: DiskFiles, wanted: Changes, growth: "_Growth") -> None:
-        """A task of its own: the disk may answer when the segment has been given up, or its caller has an error."""
+    async def _change_size(self, file: Segment, disk: DiskFiles, wanted: Changes) -> None:
+        """The disk may answer when the segment has been given up, or its caller has an error."""
         try:
             attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
-        except Exception as error:  # the caller raises it
-            growth.error = error
-            if not isinstance(error, DiskReadOnlyError | DiskFailedError):
-                self._commitlog.growing.discard(file)
+        except (DiskReadOnlyError, DiskFailedError):
+            raise
+        except Exception:
+            self._commitlog.growing.discard(file)
+            raise
         else:
             if file.role is not Role.GIVEN_UP:
                 self._commitlog.record_attributes(file, attributes)
                 self._sync_soon(file, disk)
         finally:
             del self._growths[file]
-            growth.has_ended.set()
 
     async def require_writable(self, file: Segment) -> None:
         """For an open for writing of a segment without size: if its disk refuses that, the segment is given up, and

@@ -19,7 +19,7 @@ from commitlogfs.mount.status.locate import locate, parse_target
 from commitlogfs.mount.status.retention import foresee
 from commitlogfs.store.disks.losses import Loss, is_accepted
 from commitlogfs.store.disks.membership import RebalanceMode
-from commitlogfs.store.errors import SegmentNotFoundError
+from commitlogfs.store.errors import DiskError, SegmentNotFoundError
 from commitlogfs.store.gaps import gaps_between
 from commitlogfs.store.pool.commitlog import CommitLog
 
@@ -108,7 +108,8 @@ class ControlApi:
         location = locate(self._commitlog, parse_target(str(request.get("target", ""))))
         segment = self._commitlog.catalog.find(location.offset)
         if location.present and segment is not None:
-            with contextlib.suppress(OSError, SegmentNotFoundError):  # a disk that hangs or fails must not delay it
+            # A disk that hangs or fails must not delay it.
+            with contextlib.suppress(OSError, DiskError, SegmentNotFoundError):
                 state = await self._parts.segment_state(segment, self._commitlog.timing.daemon.state_s)
                 location = dataclasses.replace(location, state=state.value)
         return dataclasses.asdict(location)

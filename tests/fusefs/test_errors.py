@@ -20,6 +20,7 @@ EXPECTED = {
     store.DiskFullError: errno.ENOSPC,
     store.DiskReadOnlyError: errno.EROFS,
     store.DiskFailedError: errno.EIO,
+    store.DiskSilentError: errno.EIO,
     store.ForeignFileError: errno.EIO,
     store.HoldsDataError: errno.EIO,
     store.UncertainPublishError: errno.EIO,

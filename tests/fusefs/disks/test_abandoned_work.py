@@ -14,24 +14,21 @@ class Slow:
     def __init__(self, outcome: str | Exception) -> None:
         self.outcome = outcome
         self.go_on = trio.Event()
-        self.discarded: list[str] = []
+        self.begun = 0
 
     async def work(self) -> str:
+        self.begun += 1
         await self.go_on.wait()
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
-
-    async def discard(self, result: str) -> None:
-        self.discarded.append(result)
 
 
 def test_a_result_in_time_is_the_waiters():
     async def main() -> None:
         slow = Slow("made")
         slow.go_on.set()
-        assert await AbandonableWork(slow.work, slow.discard).wait(5) == "made"
-        assert not slow.discarded
+        assert await AbandonableWork(slow.work).wait() == "made"
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
@@ -41,33 +38,54 @@ def test_an_error_in_time_is_the_waiters():
         slow = Slow(OSError(5, "injected"))
         slow.go_on.set()
         with pytest.raises(OSError, match="injected"):
-            await AbandonableWork(slow.work, slow.discard).wait(5)
+            await AbandonableWork(slow.work).wait()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
-@pytest.mark.parametrize(("outcome", "discarded"), [("made", ["made"]), (OSError(5, "injected"), [])])
-def test_what_comes_too_late_is_discarded(outcome, discarded):
-    async def main() -> None:
-        slow = Slow(outcome)
-        detached = AbandonableWork(slow.work, slow.discard)
-        with pytest.raises(TimeoutError):
-            await detached.wait(0.01)
-        slow.go_on.set()
-        await trio.testing.wait_all_tasks_blocked()
-        assert slow.discarded == discarded
-
-    trio.run(main, clock=MockClock(autojump_threshold=0))
-
-
-def test_a_cancelled_waiter_leaves_the_work_running():
+def test_the_work_outlives_its_waiter_and_another_gets_the_result():
     async def main() -> None:
         slow = Slow("made")
-        detached = AbandonableWork(slow.work, slow.discard)
-        with trio.move_on_after(0.01):
-            await detached.wait(5)
+        detached = AbandonableWork(slow.work)
+        with trio.move_on_after(0.01) as scope:
+            await detached.wait()
+        assert scope.cancelled_caught
         slow.go_on.set()
         await trio.testing.wait_all_tasks_blocked()
-        assert slow.discarded == ["made"]
+        assert await detached.wait() == "made"
+        assert slow.begun == 1
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_an_error_that_nobody_waits_for_ends_nothing_else():
+    async def main() -> None:
+        slow = Slow(OSError(5, "injected"))
+        detached = AbandonableWork(slow.work)
+        with trio.move_on_after(0.01):
+            await detached.wait()
+        slow.go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(2):
+            with pytest.raises(OSError, match="injected"):
+                await detached.wait()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+def test_all_waiters_get_the_result():
+    async def main() -> None:
+        slow, results = Slow("made"), list[str]()
+        shared = AbandonableWork(slow.work)
+
+        async def wait() -> None:
+            results.append(await shared.wait())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            slow.go_on.set()
+        assert results == ["made", "made"]
 
     trio.run(main, clock=MockClock(autojump_threshold=0))

@@ -112,7 +112,7 @@ def test_errors_of_data_are_the_callers_and_not_counted(disk: DiskFiles, counted
         finally:
             os.close(fd)
         with pytest.raises(StaleInodeError):
-            await disk.has_data(NAME)
+            await disk.has_data(NAME, PATIENCE_S)
 
     trio.run(main)
     assert counted.errors == []
