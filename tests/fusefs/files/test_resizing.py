@@ -4,7 +4,8 @@ has it, so it does not show whether anybody has written to the segment."""
 import errno
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,10 @@ class Journal:
         self.answers.set()
 
 
+def unknown(_fd: int) -> tuple[int, int, int, int]:
+    raise OSError(errno.ENOSYS, "Function not implemented")
+
+
 class Life:
     """A new segment on the first disk, which does not answer to a change of size."""
 
@@ -59,20 +64,27 @@ class Life:
         assert handle.file.disk == 1
         return handle.file
 
-    async def resize(self, file: Segment) -> None:
+    async def resize(self, file: Segment, wanted: Changes = WHOLE) -> None:
         try:
-            await self.parts.resizing.resize(file, WHOLE)
+            await self.parts.resizing.resize(file, wanted)
         except DiskFailedError as error:
             self.errors.append(error)
         else:
             self.errors.append(None)
 
-    async def refused(self, file: Segment) -> None:
-        """A change of size whose caller gets an error after exactly a quarter of a second."""
+    @asynccontextmanager
+    async def resizing(self, file: Segment, wanted: Changes = WHOLE) -> AsyncIterator[None]:
+        """A change of size is under way within, and has ended for its caller afterwards."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.resize, file)
+            nursery.start_soon(self.resize, file, wanted)
             await self.when(lambda: self.journal.begun > 0)
-            await self.passes(DEFAULTS.resize_s - MOMENT_S)
+            await trio.testing.wait_all_tasks_blocked()
+            yield
+
+    async def refused(self, file: Segment, after_s: float = DEFAULTS.resize_s) -> None:
+        """A change of size whose caller gets an error after exactly that time."""
+        async with self.resizing(file):
+            await self.passes(after_s - MOMENT_S)
             assert not self.errors
             await self.passes(MOMENT_S)
             await self.when(lambda: bool(self.errors))
@@ -148,9 +160,7 @@ def test_a_segment_is_given_up_although_its_size_shows(live: Live) -> None:
 def test_a_segment_is_given_up_when_its_disk_fails_instead(live: Live) -> None:
     async def main(life: Life) -> None:
         file = await life.make()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(life.resize, file)
-            await life.when(lambda: life.journal.begun > 0)
+        async with life.resizing(file):
             life.journal.answer(errno.EIO)
         assert isinstance(life.errors[0], DiskFailedError)
         assert file.role is Role.GIVEN_UP
@@ -162,9 +172,7 @@ def test_a_segment_is_given_up_when_its_disk_fails_instead(live: Live) -> None:
 def test_a_segment_that_somebody_has_written_to_is_not_given_up(live: Live) -> None:
     async def main(life: Life) -> None:
         file = await life.make()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(life.resize, file)
-            await life.when(lambda: life.journal.begun > 0)
+        async with life.resizing(file):
             async with life.parts.handles.use(inodes.encode(file)) as handle:
                 os.pwrite(handle.fd, b"x", 100)
             await life.passes(DEFAULTS.resize_s)
@@ -178,9 +186,6 @@ def test_a_segment_that_somebody_has_written_to_is_not_given_up(live: Live) -> N
 
 
 def test_an_older_kernel_cannot_tell_and_the_segment_stays(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(_fd: int) -> tuple[int, int, int, int]:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
     async def main(life: Life) -> None:
         monkeypatch.setattr(_syscalls, "cachestat", unknown)
         file = await life.make()
@@ -198,13 +203,7 @@ def test_without_another_disk_the_same_call_is_waited_for(live: Live) -> None:
     async def main(life: Life) -> None:
         file = await life.make()
         for _ in range(2):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(life.resize, file)
-                await life.when(lambda: life.journal.begun > 0)
-                await life.passes(DEFAULTS.change_s - MOMENT_S)
-                assert not life.errors
-                await life.passes(MOMENT_S)
-            assert isinstance(life.errors.pop(), DiskFailedError)
+            await life.refused(file, DEFAULTS.change_s)
         assert life.journal.begun == 1
         assert file.role is Role.SEGMENT
         life.journal.answer()
@@ -218,9 +217,7 @@ def test_a_size_that_no_disk_has_confirmed_is_not_shown(live: Live) -> None:
 
     async def main(life: Life) -> None:
         file = await life.make()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(life.resize, file)
-            await life.when(lambda: life.journal.begun > 0)
+        async with life.resizing(file):
             await life.parts.attributes.refresh(file)
             await life.parts.listing.refresh()
             assert file.size == 0
