@@ -1,9 +1,11 @@
 """The one growth of a segment, to its size. If its disk refuses that, the segment is given up: the next create of
 its name makes it on another disk, and the empty file that stays behind is a leftover."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.background import BackgroundSync
@@ -16,7 +18,7 @@ from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.decisions import SILENT, Decisions
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError, StoreError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import ino_of, size_of
 from commitlogfs.store.files.changes import Changes
@@ -24,6 +26,13 @@ from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
+
+
+class _UnderWay(NamedTuple):
+    """A change of size that a disk has not answered."""
+
+    wanted: Changes
+    work: AbandonableWork[None]
 
 
 class Resizing:
@@ -52,8 +61,8 @@ class Resizing:
         self._backing = backing
         self._usage = usage
         self._background = background
-        self._growths: dict[Segment, AbandonableWork[None]] = {}
-        """The changes of size that disks have not answered."""
+        self._growths: dict[Segment, _UnderWay] = {}
+        """Of new segments."""
         self._invalidate_entry = invalidate_entry
         self._decisions = decisions
 
@@ -63,6 +72,7 @@ class Resizing:
         A new segment whose disk refuses, or hangs, is given up: the caller gets the error. Raises DiskError,
         OSError, InvalidSizeError, BeyondSegmentError, StaleInodeError.
         """
+        await self._wait_for_other(file, wanted)
         require_in_place(file)
         if self._is_new(file):
             await self._grow(file, wanted)
@@ -70,14 +80,23 @@ class Resizing:
             await self._attributes.change(file, wanted)
             self._sync_soon(file, self._disks[file.disk])
 
+    async def _wait_for_other(self, file: Segment, wanted: Changes) -> None:
+        """A change to another size has its own answer: after an open with O_TRUNC, a segment is still empty. Raises
+        DiskSilentError."""
+        with self._disks[file.disk].limited("ftruncate", self._timing.change_s):
+            while (other := self._growths.get(file)) is not None and other.wanted != wanted:
+                with contextlib.suppress(StoreError, OSError):  # which its own caller gets
+                    await other.work.wait()
+
     async def _grow(self, file: Segment, wanted: Changes) -> None:
         """For a new segment, which nothing moves before it has its size. A disk that does not answer in time is not
         asked again: it may show the size already."""
         disk = self._disks[file.disk]
-        growth = self._growths.get(file)
-        if growth is None:
+        if file not in self._growths:
             self._commitlog.growing.add(file)
-            growth = self._growths[file] = AbandonableWork(partial(self._change_size, file, disk, wanted))
+            work = AbandonableWork(partial(self._change_size, file, disk, wanted))
+            self._growths[file] = _UnderWay(wanted, work)
+        growth = self._growths[file].work
         limit_s = self._timing.resize_s if self._may_give_up(file) else self._timing.change_s
         try:
             with disk.limited("ftruncate", limit_s):

@@ -212,6 +212,20 @@ def test_without_another_disk_the_same_call_is_waited_for(live: Live) -> None:
     live(main, disks=1)
 
 
+def test_a_change_to_another_size_is_a_change_of_its_own(live: Live) -> None:
+    """As a broker's ftruncate behind an open with O_TRUNC: the answer to one says nothing about the other."""
+
+    async def main(life: Life) -> None:
+        file = await life.make()
+        async with life.resizing(file, Changes(size=0)), life.resizing(file):
+            assert life.journal.begun == 1
+            life.journal.answer()
+        assert life.errors == [None, None]
+        assert file.size == SIZE
+
+    live(main)
+
+
 def test_a_size_that_no_disk_has_confirmed_is_not_shown(live: Live) -> None:
     """A process that sees it could map the segment, and store what nobody would know of."""
 
