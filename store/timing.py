@@ -31,12 +31,13 @@ class RequestTiming:
     """How long a removal waits for what its segment's moves require; with `remove_s`, a broker's patience of 5 s is
     enough."""
     resize_s: float = 0.25
-    """A disk that has not given a new segment its size by then is left, if another one can take the segment."""
+    """A disk that has not given a new segment its size by then is left, if another one can take the segment, and
+    nobody has written to it."""
     flush_s: float = 3.0
     """For a close of a file that has to be synced. The sync continues; a caller's own fsync has no limit."""
     open_s: float = 3.0
     change_s: float = 3.0
-    """For a change of mode, owner or times, and of a size that no other disk could take."""
+    """For a change of mode, owner or times, and of the size of a segment that cannot be given up."""
     rename_s: float = 3.0
     stat_s: float = 1.0
     """For attributes of a file that have to be those on the disk. The last known ones count for a disk that has not

@@ -18,7 +18,7 @@ from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.decisions import SILENT, Decisions
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError, StoreError
+from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError, DiskSilentError, StoreError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import ino_of, size_of
 from commitlogfs.store.files.changes import Changes
@@ -89,27 +89,32 @@ class Resizing:
                     await other.work.wait()
 
     async def _grow(self, file: Segment, wanted: Changes) -> None:
-        """For a new segment, which nothing moves before it has its size. A disk that does not answer in time is not
-        asked again: it may show the size already."""
+        """For a new segment, which nothing moves before it has its size. A disk that does not answer soon has more
+        time if the segment cannot be given up. It is not asked again: it may show the size already."""
         disk = self._disks[file.disk]
         if file not in self._growths:
             self._commitlog.growing.add(file)
             work = AbandonableWork(partial(self._change_size, file, disk, wanted))
             self._growths[file] = _UnderWay(wanted, work)
         growth = self._growths[file].work
-        limit_s = self._timing.resize_s if self._may_give_up(file) else self._timing.change_s
-        try:
-            with disk.limited("ftruncate", limit_s):
-                await growth.wait()
-        except (DiskReadOnlyError, DiskFailedError) as error:
-            await self._give_up(file, disk, error)
-            raise
+        left_s = self._timing.change_s
+        if self._may_give_up(file):
+            try:
+                with disk.limited("ftruncate", self._timing.resize_s):
+                    return await growth.wait()
+            except DiskSilentError as silence:
+                if await self._give_up(file, disk, silence):
+                    raise
+            left_s -= self._timing.resize_s
+        with disk.limited("ftruncate", left_s):
+            await growth.wait()
 
     async def _change_size(self, file: Segment, disk: DiskFiles, wanted: Changes) -> None:
         """The disk may answer when the segment has been given up, or its caller has an error."""
         try:
             attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
-        except (DiskReadOnlyError, DiskFailedError):
+        except (DiskReadOnlyError, DiskFailedError) as error:
+            await self._give_up(file, disk, error)
             raise
         except Exception:
             self._commitlog.growing.discard(file)
@@ -139,7 +144,8 @@ class Resizing:
         """Take a segment that its disk refused out of the log, if it is certainly empty and another disk can take
         it. Returns whether it has left. A process that has it open cannot give it a size."""
         name, inode = file.name, int(inodes.encode(file))
-        self._commitlog.admission.record_trouble(disk.number, error, self._commitlog.clock.monotonic())
+        if not isinstance(error, DiskSilentError):
+            self._commitlog.admission.record_trouble(disk.number, error, self._commitlog.clock.monotonic())
         await self._usage.refresh(self._timing.usage_age_s)
         async with self._changes.lock:
             if file.role is Role.GIVEN_UP:

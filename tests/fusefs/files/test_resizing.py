@@ -19,7 +19,6 @@ from trio.testing import MockClock
 
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store import _syscalls
-from commitlogfs.store.disks import health
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import changes
@@ -90,6 +89,14 @@ class Life:
             await self.when(lambda: bool(self.errors))
         assert isinstance(self.errors.pop(), DiskFailedError)
 
+    async def stays(self, file: Segment) -> None:
+        """The disk has had the time after which another one is preferred, and the segment is not given up."""
+        await self.passes(DEFAULTS.resize_s)
+        await self.when(lambda: list(self.parts.threads.statistics().values()) == [1, 0, 0])
+        await trio.testing.wait_all_tasks_blocked()
+        assert file.role is Role.SEGMENT
+        assert not self.errors
+
     async def when(self, condition: Callable[[], bool]) -> None:
         """In real time, because threads take part."""
         await trio.to_thread.run_sync(partial(eventually, condition))
@@ -141,6 +148,7 @@ def test_a_segment_is_given_up_although_its_size_shows(live: Live) -> None:
         file = await life.make()
         await life.refused(file)
         assert file.role is Role.GIVEN_UP
+        assert not life.parts.commitlog.disks[DiskNumber(1)].is_troubled, "a quarter of a second proves nothing"
         made = await life.parts.creation.create(name_of(0), OURS)
         assert made.file.disk == 2
         assert life.holders() == [1, 2]
@@ -148,7 +156,6 @@ def test_a_segment_is_given_up_although_its_size_shows(live: Live) -> None:
         await life.parts.handles.release(inodes.encode(file))
         await life.when(lambda: not life.parts.threads.statistics()[DiskNumber(1)])
         assert (life.parts.directories[0] / name_of(0).decode()).stat().st_size == SIZE
-        health.record_success(life.parts.commitlog.disks[DiskNumber(1)])
         async with life.parts.freeing_runs():
             life.clock.rate = 1.0
             await life.when(lambda: life.holders() == [2])
@@ -164,33 +171,37 @@ def test_a_segment_is_given_up_when_its_disk_fails_instead(live: Live) -> None:
             life.journal.answer(errno.EIO)
         assert isinstance(life.errors[0], DiskFailedError)
         assert file.role is Role.GIVEN_UP
+        assert life.parts.commitlog.disks[DiskNumber(1)].is_troubled
         assert (await life.parts.creation.create(name_of(0), OURS)).file.disk == 2
 
     live(main)
 
 
-def test_a_segment_that_somebody_has_written_to_is_not_given_up(live: Live) -> None:
+def test_a_segment_that_somebody_has_written_to_is_waited_for(live: Live) -> None:
     async def main(life: Life) -> None:
         file = await life.make()
         async with life.resizing(file):
             async with life.parts.handles.use(inodes.encode(file)) as handle:
                 os.pwrite(handle.fd, b"x", 100)
-            await life.passes(DEFAULTS.resize_s)
-            await life.when(lambda: bool(life.errors))
-        assert isinstance(life.errors[0], DiskFailedError)
-        assert file.role is Role.SEGMENT
-        life.journal.answer()
-        await life.when(lambda: file.size == SIZE)
+            await life.stays(file)
+            life.journal.answer()
+        assert life.errors == [None]
+        assert file.size == SIZE
 
     live(main)
 
 
-def test_an_older_kernel_cannot_tell_and_the_segment_stays(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_kernel_cannot_tell_and_its_disk_is_waited_for(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(life: Life) -> None:
         monkeypatch.setattr(_syscalls, "cachestat", unknown)
         file = await life.make()
-        await life.refused(file)
-        assert file.role is Role.SEGMENT
+        async with life.resizing(file):
+            await life.stays(file)
+            await life.passes(DEFAULTS.change_s - DEFAULTS.resize_s - MOMENT_S)
+            assert not life.errors
+            await life.passes(MOMENT_S)
+        assert isinstance(life.errors[0], DiskFailedError)
+        assert life.journal.begun == 1
         life.journal.answer()
         await life.when(lambda: file.size == SIZE)
 
