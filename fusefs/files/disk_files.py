@@ -128,6 +128,15 @@ class DiskFiles:
             self._stat_failed(path, error)
         return None
 
+    async def holds_nothing(self, path: bytes, ino: int) -> bool:
+        """Whether a file holds no data, by its blocks. False where the disk fails, does not answer within
+        RequestTiming.stat_s, or owes an answer to a stat."""
+        ask = partial(leftovers.name_holds_nothing, self._disk.dirfd, path, ino)
+        try:
+            return await self._stats.run_within(self.number, self._timing.stat_s, ask, lambda _late: None)
+        except TimeoutError:
+            return False
+
     async def stat_segments(
         self,
         bases: Sequence[BaseOffset],

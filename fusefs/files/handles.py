@@ -21,7 +21,7 @@ from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, SegmentNotFoundError
 from commitlogfs.store.pool import leftovers
-from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.catalog import Growth, Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.other_files import was_moved
 
@@ -117,8 +117,8 @@ class Handles:
 
     def size_in_memory(self, file: Segment) -> int | None:
         """Size of a file that this daemon has open, as the kernel knows it without its disk; None for any other,
-        and for a growing one, whose size in memory its disk may refuse."""
-        if not self.is_open(file) or file in self._commitlog.growing:
+        and for a new segment whose size in memory its disk has not confirmed."""
+        if not self.is_open(file) or file.growth is not Growth.NONE:
             return None
         return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd)
 
@@ -223,8 +223,9 @@ class Handles:
                     self._handles[inode] = Handle(file, opened.fd, opened.writable, opened.is_restored)
 
     def _holds_nothing(self, handle: Handle) -> bool:
-        """Whether nobody has written to an open file; False in doubt. Does not ask the disk."""
-        if handle.file in self._commitlog.growing:
+        """Whether nobody has written to an open file; False in doubt. Does not ask the disk. When a change of size
+        has failed, memory proves nothing any more: what a process has written since may be synced and evicted."""
+        if handle.file.growth is Growth.UNDER_WAY:
             return leftovers.is_unwritten(handle.fd, self._commitlog.segment_size)
         return leftovers.size_in_memory(handle.fd) == 0
 

@@ -22,7 +22,7 @@ from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyErr
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import ino_of, size_of
 from commitlogfs.store.files.changes import Changes
-from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.catalog import Growth, Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class Resizing:
         self._usage = usage
         self._background = background
         self._growths: dict[Segment, _UnderWay] = {}
-        """Of new segments."""
+        """The changes of new segments."""
         self._invalidate_entry = invalidate_entry
         self._decisions = decisions
 
@@ -93,7 +93,6 @@ class Resizing:
         time if the segment cannot be given up. It is not asked again: it may show the size already."""
         disk = self._disks[file.disk]
         if file not in self._growths:
-            self._commitlog.growing.add(file)
             work = AbandonableWork(partial(self._change_size, file, disk, wanted))
             self._growths[file] = _UnderWay(wanted, work)
         growth = self._growths[file].work
@@ -111,13 +110,19 @@ class Resizing:
 
     async def _change_size(self, file: Segment, disk: DiskFiles, wanted: Changes) -> None:
         """The disk may answer when the segment has been given up, or its caller has an error."""
+        before = file.growth
+        if before is Growth.NONE:
+            file.growth = Growth.UNDER_WAY
         try:
             attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
         except (DiskReadOnlyError, DiskFailedError) as error:
-            await self._give_up(file, disk, error)
+            try:
+                await self._give_up(file, disk, error)
+            finally:
+                file.growth = Growth.FAILED
             raise
         except Exception:
-            self._commitlog.growing.discard(file)
+            file.growth = before
             raise
         else:
             if file.role is not Role.GIVEN_UP:
@@ -173,9 +178,13 @@ class Resizing:
     async def _is_certainly_empty(self, file: Segment) -> bool:
         """Also if the kernel may have written to it without a request to the daemon."""
         known = self._handles.is_certainly_empty(file)
+        if known:
+            return True
+        if file.growth is Growth.FAILED:
+            return await self._disks[file.disk].holds_nothing(file.path, file.ino)
         if known is not None:
-            return known
-        if not self._backing.is_passed_through(file) and file not in self._commitlog.growing:
+            return False
+        if not self._backing.is_passed_through(file) and file.growth is Growth.NONE:
             return file.size == 0
         seen = await self._attributes.read(file)
         return seen is not None and (ino_of(seen), size_of(seen)) == (file.ino, 0)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Set
-from enum import IntEnum
+from enum import Enum, IntEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -34,13 +34,23 @@ class Role(IntEnum):
     """Without a name, on a disk that was asked to give it one and has not answered: GIVEN_UP if it does."""
 
 
+class Growth(Enum):
+    """The answer of a new segment's disk to the change to its full size."""
+
+    NONE = "none"
+    """There is no such change, or its disk has made it."""
+    UNDER_WAY = "under way"
+    FAILED = "failed"
+    """An error, to this change or to one before it."""
+
+
 class Segment:
     """One backing file. `attributes` is the last known state of it.
 
     `placed_as` is its file name where that is not the segment's own name (roles TEMPORARY and RETIRED).
     """
 
-    __slots__ = ("attributes", "base_offset", "disk", "ino", "placed_as", "role")
+    __slots__ = ("attributes", "base_offset", "disk", "growth", "ino", "placed_as", "role")
 
     def __init__(
         self,
@@ -56,6 +66,8 @@ class Segment:
         self.attributes = attributes
         self.role = role
         self.placed_as = placed_as
+        self.growth = Growth.NONE
+        """With any other one the size is not known: what a stat sees may never get to the disk."""
 
     @property
     def name(self) -> bytes:

@@ -38,7 +38,7 @@ from commitlogfs.store.findings import Finding, FindingCode
 from commitlogfs.store.placement import PlacementPolicy
 from commitlogfs.store.placement.standing import Standing
 from commitlogfs.store.pool.admission import Admission
-from commitlogfs.store.pool.catalog import Catalog, Role, Segment
+from commitlogfs.store.pool.catalog import Catalog, Growth, Role, Segment
 from commitlogfs.store.pool.names import Names
 from commitlogfs.store.pool.open import Pool
 from commitlogfs.store.pool.other_files import OtherFiles
@@ -161,9 +161,6 @@ class CommitLog:
             pool.newest_missing,
             pool.membership.removed_before if self._removed_found else 0,
         )
-        self.growing: set[Segment] = set()
-        """New segments whose disk is about to give them their size, or has failed to. Their size is not known: what
-        a stat sees may never get to the disk."""
         self.space = Space(self.disks, self.catalog, self.others, clock, timing.health.fruitless_s)
         self.admission = Admission(self.disks, policy, self.catalog, self.others, self.space, clock, timing)
         self.admission.favours_emptier = self._favours_emptier()
@@ -280,7 +277,6 @@ class CommitLog:
         """A failed disk holds, or may hold, this empty file, which is not a part of the log. `is_linking`: it gets
         its name when the disk answers, unless that fails."""
         file.role = Role.LINKING if is_linking else Role.GIVEN_UP
-        self.growing.discard(file)
         self.others.add(file)
 
     def record_leftover_gone(self, file: Segment, usage: DiskUsage | None = None) -> None:
@@ -315,7 +311,7 @@ class CommitLog:
         size_changes = size_of(attributes) != file.size
         is_written = size_changes or mtime_of(attributes) != mtime_of(file.attributes)
         file.attributes = attributes
-        self.growing.discard(file)
+        file.growth = Growth.NONE
         if size_changes and self.catalog.by_ino(file.disk, file.ino) is file:
             self.catalog.record_size(file)
             self._are_losses_checked = False
@@ -324,12 +320,13 @@ class CommitLog:
 
     def record_stat(self, file: Segment, known: PackedAttributes, seen: PackedAttributes) -> bool:
         """Record what a stat saw. `known` are the attributes known when it began: if something newer has been
-        recorded since, the stat may have come before that change, and is left out, as is one of a growing segment.
+        recorded since, the stat may have come before that change, and is left out, as is one of a segment without a
+        size that its disk has confirmed.
 
         False, and nothing recorded, for another inode: another file has been put in its place."""
         if ino_of(seen) != file.ino:
             return False
-        if file.attributes is known and file not in self.growing:
+        if file.attributes is known and file.growth is Growth.NONE:
             self.record_attributes(file, seen)
         return True
 
@@ -401,7 +398,6 @@ class CommitLog:
         return bool(self.missing) and (base is None or base >= self.membership.removed_before)
 
     def _drop_name(self, removal: Removal) -> None:
-        self.growing.discard(removal.file)
         if removal.file is self.catalog.first:
             changed_s = unpack(removal.file.attributes).mtime_ns / 1e9
             self._removed_end = removal.file.base_offset + self.segment_size

@@ -208,6 +208,61 @@ def test_an_old_kernel_cannot_tell_and_its_disk_is_waited_for(live: Live, monkey
     live(main)
 
 
+def test_what_was_written_and_evicted_before_a_second_refusal_is_seen(live: Live) -> None:
+    """A writer that the kernel serves needs no ftruncate. What it has synced need not be in memory."""
+
+    async def main(life: Life) -> None:
+        file = await life.make()
+        async with life.parts.handles.use(inodes.encode(file)) as handle:
+            async with life.resizing(file):
+                os.pwrite(handle.fd, b"x", 100)
+                life.journal.answer(errno.EIO)
+            assert file.role is Role.SEGMENT
+            os.fsync(handle.fd)
+            os.posix_fadvise(handle.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert not any(_syscalls.cachestat(handle.fd))
+            await life.resize(file)
+        assert file.role is Role.SEGMENT
+        await life.parts.handles.release(inodes.encode(file))
+        await life.resize(file)
+        assert file.role is Role.SEGMENT
+
+    live(main)
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_blocks_show_that_a_refused_segment_is_empty(
+    live: Live, monkeypatch: pytest.MonkeyPatch, is_open: bool
+) -> None:
+    async def main(life: Life) -> None:
+        monkeypatch.setattr(_syscalls, "cachestat", unknown)
+        file = await life.make()
+        async with life.resizing(file):
+            life.journal.answer(errno.EIO)
+        assert file.role is Role.SEGMENT
+        if not is_open:
+            await life.parts.handles.release(inodes.encode(file))
+        await life.resize(file)
+        assert file.role is Role.GIVEN_UP
+
+    live(main)
+
+
+def test_a_size_that_its_disk_has_refused_is_not_shown(live: Live) -> None:
+    async def main(life: Life) -> None:
+        file = await life.make()
+        async with life.resizing(file):
+            life.journal.answer(errno.EIO)
+        await life.parts.attributes.refresh(file)
+        await life.parts.listing.refresh()
+        assert file.size == 0
+        life.journal.answer()
+        await life.resize(file)
+        assert file.size == SIZE
+
+    live(main, disks=1)
+
+
 def test_without_another_disk_the_same_call_is_waited_for(live: Live) -> None:
     """A second one would find the size and succeed, although the disk has not answered."""
 
