@@ -18,6 +18,8 @@ from commitlogfs.store.disks.membership import DiskNumber
 T = TypeVar("T")
 
 THREADS_PER_DISK = 16
+PROMPT_THREADS = 4
+"""Threads of a disk for each kind of calls that nobody waits long for."""
 _THREAD_NAME: Final = re.compile(r"disk-(\d+)")
 
 
@@ -39,12 +41,13 @@ class DiskThreads:
     ) -> None:
         self._clock = clock
         self._limiters = {number: trio.CapacityLimiter(threads_per_disk) for number in disks}
+        self._set_aside: dict[DiskNumber, list[trio.CapacityLimiter]] = {number: [] for number in self._limiters}
         self._begun_s: dict[DiskNumber, dict[int, float]] = {number: {} for number in self._limiters}
         """Monotonic times at which the calls under way have begun, by their threads."""
 
     async def run(self, disk: DiskNumber, function: Callable[[], T]) -> T:
         """Result of `function`, however long it takes."""
-        return await self._call(disk, function, may_be_abandoned=False)
+        return await self._call(disk, self._limiters[disk], function, may_be_abandoned=False)
 
     async def aside(self, function: Callable[[], T], *, may_be_abandoned: bool = False) -> T:
         """Result of `function`, which waits for no disk of the pool, but for the machine, or for another disk."""
@@ -56,15 +59,17 @@ class DiskThreads:
         deadline_s: float,
         function: Callable[[], T],
         discard: Callable[[T], None] | None = None,
+        limiter: trio.CapacityLimiter | None = None,
     ) -> T:
         """Result of `function`. Raises TimeoutError after `deadline_s`, and leaves the thread behind.
 
         A result that comes later, or after the waiting task was cancelled, is passed to `discard` in that thread.
+        `limiter` is one of `set_aside`.
         """
         outcome: _Outcome[T] = _Outcome(function, discard)
         try:
             with trio.move_on_after(deadline_s):
-                return await self._call(disk, outcome.work, may_be_abandoned=True)
+                return await self._call(disk, limiter or self._limiters[disk], outcome.work, may_be_abandoned=True)
         except trio.Cancelled:
             if not outcome.abandon():
                 outcome.discard(outcome.result[0])
@@ -73,31 +78,35 @@ class DiskThreads:
             raise TimeoutError(f"no answer within {deadline_s:g} s")
         return outcome.result[0]
 
+    def set_aside(self, disk: DiskNumber, threads: int) -> trio.CapacityLimiter:
+        """More threads of a disk, which the calls of others do not use."""
+        limiter = trio.CapacityLimiter(threads)
+        self._set_aside[disk].append(limiter)
+        return limiter
+
     def statistics(self) -> dict[DiskNumber, int]:
         """Number of busy or hung threads by disk."""
-        return {number: int(limiter.borrowed_tokens) for number, limiter in self._limiters.items()}
+        return {
+            number: sum(int(one.borrowed_tokens) for one in (limiter, *self._set_aside[number]))
+            for number, limiter in self._limiters.items()
+        }
 
     def longest_s(self, disk: DiskNumber) -> float:
         """How long the oldest call under way on a disk lasts; 0 without one."""
         begun_s = min(self._begun_at(disk), default=None)
         return 0.0 if begun_s is None else self._clock.monotonic() - begun_s
 
-    def is_blocked(self, disk: DiskNumber, since_s: float) -> bool:
-        """Whether every thread of a disk has been busy with one call for `since_s` at least."""
-        begun_s = self._begun_at(disk)
-        if len(begun_s) < self._limiters[disk].total_tokens:
-            return False
-        return self._clock.monotonic() - max(begun_s) >= since_s
-
     def _begun_at(self, disk: DiskNumber) -> list[float]:
         """Monotonic times at which the calls under way have begun."""
         return list(self._begun_s[disk].values())
 
-    async def _call(self, disk: DiskNumber, function: Callable[[], T], *, may_be_abandoned: bool) -> T:
+    async def _call(
+        self, disk: DiskNumber, limiter: trio.CapacityLimiter, function: Callable[[], T], *, may_be_abandoned: bool
+    ) -> T:
         """The one place where a call waits for a disk."""
         return await trio.to_thread.run_sync(
             self._timed(disk, function),
-            limiter=self._limiters[disk],
+            limiter=limiter,
             abandon_on_cancel=may_be_abandoned,
             thread_name=_thread_name(disk),
         )
@@ -161,10 +170,12 @@ class SingleCalls:
 
 class PromptCalls:
     """Calls of one kind that nobody waits long for. While one of them is late, no other one is made on its disk: it
-    would hold one more thread there."""
+    would hold one more thread there. They have threads of their own: a disk on which others wait for long calls is
+    not late for that."""
 
     def __init__(self, threads: DiskThreads) -> None:
         self._threads = threads
+        self._limiters: dict[DiskNumber, trio.CapacityLimiter] = {}
         self._late: dict[DiskNumber, set[object]] = {}
         """Calls under way that nobody waits for any more."""
 
@@ -172,10 +183,12 @@ class PromptCalls:
         self, disk: DiskNumber, deadline_s: float, function: Callable[[], T], late: Callable[[T], object]
     ) -> T:
         """As DiskThreads.run_within, but a result that comes later is passed to `late`, in the event loop. Raises
-        TimeoutError at once while an earlier call is late, and while all threads of the disk are held."""
+        TimeoutError at once while an earlier call is late."""
         calls = self._late.setdefault(disk, set())
-        if calls or self._threads.is_blocked(disk, deadline_s):
+        if calls:
             raise TimeoutError("an earlier call has not ended")
+        if disk not in self._limiters:
+            self._limiters[disk] = self._threads.set_aside(disk, PROMPT_THREADS)
         call, loop = object(), trio.lowlevel.current_trio_token()
         begin, has_ended = FirstTaker(), threading.Event()
 
@@ -198,7 +211,7 @@ class PromptCalls:
                 late(outcome)
 
         try:
-            outcome = await self._threads.run_within(disk, deadline_s, work, discard)
+            outcome = await self._threads.run_within(disk, deadline_s, work, discard, self._limiters[disk])
         except (TimeoutError, trio.Cancelled):
             if not begin.take() and not has_ended.is_set():
                 calls.add(call)  # before `take_late`, which the event loop has not run yet

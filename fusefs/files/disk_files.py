@@ -118,7 +118,7 @@ class DiskFiles:
 
     async def stat_soon(self, path: bytes, late: Callable[[PackedAttributes], object]) -> PackedAttributes | None:
         """As `stat`, but None after RequestTiming.refresh_s, and then `late` gets the attributes when the disk has
-        answered. None at once while the disk owes such an answer, or while all its threads are held."""
+        answered. None at once while the disk owes such an answer."""
         stat = partial(safe_open.stat_path, self._disk.dirfd, path)
         try:
             return await self._stats.run_within(self.number, self._timing.refresh_s, stat, late)

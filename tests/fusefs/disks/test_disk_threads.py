@@ -7,23 +7,15 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 import trio
 import trio.testing
-from support.clocks import SetClock
 from support.waiting import eventually
 from trio.testing import MockClock
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads, PromptCalls, SingleCalls, _Outcome
+from commitlogfs.fusefs.disks.disk_threads import PROMPT_THREADS, DiskThreads, PromptCalls, SingleCalls, _Outcome
 from commitlogfs.store.disks.membership import DiskNumber
 
 ONE, TWO = DiskNumber(1), DiskNumber(2)
 SOON_S = 0.02
 LONG_S = 300.0
-
-
-class StandingClock(SetClock):
-    """Time passes only when the test says so."""
-
-    def monotonic(self) -> float:
-        return self.ahead_s
 
 
 class Hung:
@@ -287,7 +279,7 @@ class LateThreads(DiskThreads):
 
     begin: Callable[[], object]
 
-    async def run_within(self, disk, deadline_s, function, discard=None):
+    async def run_within(self, disk, deadline_s, function, discard=None, limiter=None):
         self.begin = function
         raise TimeoutError("no answer")
 
@@ -402,26 +394,51 @@ def test_a_cancelled_prompt_call_is_late_too():
     assert late == ["late"]
 
 
-def test_no_prompt_call_waits_for_a_thread_of_a_disk_whose_threads_are_all_held():
-    clock, machine, late = MockClock(), StandingClock(), list[str]()
-
+def test_prompt_calls_have_threads_of_their_own():
     async def main() -> None:
-        threads = DiskThreads([ONE], machine, threads_per_disk=2)
-        calls = PromptCalls(threads)
+        threads = DiskThreads([ONE], threads_per_disk=2)
+        calls, late = PromptCalls(threads), list[str]()
         with hung() as first, hung() as second:
             async with trio.open_nursery() as nursery:
                 for call in (first, second):
                     nursery.start_soon(threads.run, ONE, call.work)
-                    await wait_for(call.started)  # else the call begins when time has passed
-                async with deadline_passing(clock):
-                    with pytest.raises(TimeoutError, match="no answer"):
-                        await calls.run_within(ONE, SOON_S, lambda: "never runs", late.append)
-                machine.ahead_s += LONG_S
-                with pytest.raises(TimeoutError, match="an earlier call"):
-                    await calls.run_within(ONE, SOON_S, lambda: "never runs", late.append)
+                    await wait_for(call.started)
+                assert await calls.run_within(ONE, LONG_S, lambda: "well", late.append) == "well"
                 first.released.set()
                 second.released.set()
+        assert late == []
+
+    trio.run(main)
+
+
+def test_prompt_calls_that_begin_before_one_is_late_hold_few_threads():
+    clock = MockClock()
+
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+        calls, late = PromptCalls(threads), list[str]()
+        all_begun = threading.Barrier(PROMPT_THREADS + 1)
+
+        def work() -> str:
+            all_begun.wait()
+            return call.work()
+
+        async def ask() -> None:
+            with pytest.raises(TimeoutError, match="no answer"):
+                await calls.run_within(ONE, SOON_S, work, late.append)
+
+        with hung() as call:
+            async with trio.open_nursery() as nursery:
+                for _ in range(PROMPT_THREADS + 1):
+                    nursery.start_soon(ask)
+                await trio.to_thread.run_sync(all_begun.wait)
+                await trio.testing.wait_all_tasks_blocked()
+                clock.jump(SOON_S)
+            assert threads.statistics() == {ONE: PROMPT_THREADS}
+            call.released.set()
+            await until_idle(threads)
+            await trio.testing.wait_all_tasks_blocked()
+            assert late == ["late"] * PROMPT_THREADS
         assert await calls.run_within(ONE, LONG_S, lambda: "well", late.append) == "well"
 
     trio.run(main, clock=clock)
-    assert late == []

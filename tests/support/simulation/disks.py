@@ -227,6 +227,7 @@ class _Call:
     """A call that a disk has not answered."""
 
     work: Callable[[], object]
+    limiter: trio.CapacityLimiter
     began_s: float
     ended: trio.Event = field(default_factory=trio.Event)
     result: list[object] = field(default_factory=list)
@@ -254,10 +255,12 @@ class SimulatedThreads(DiskThreads):
     def _begun_at(self, disk: DiskNumber) -> list[float]:
         return [call.began_s for call in self._calls[disk]]
 
-    async def _call(self, disk: DiskNumber, function: Callable[[], T], *, may_be_abandoned: bool) -> T:
+    async def _call(
+        self, disk: DiskNumber, limiter: trio.CapacityLimiter, function: Callable[[], T], *, may_be_abandoned: bool
+    ) -> T:
         await self._require_alive()
-        call = _Call(function, self._clock.monotonic())
-        await self._limiters[disk].acquire_on_behalf_of(call)
+        call = _Call(function, limiter, self._clock.monotonic())
+        await limiter.acquire_on_behalf_of(call)
         if self.is_dead:
             raise _of_the_dead()
         self._calls[disk].append(call)
@@ -280,7 +283,7 @@ class SimulatedThreads(DiskThreads):
             call.error = call.error or error
         finally:
             self._calls[disk].remove(call)
-            self._limiters[disk].release_on_behalf_of(call)
+            call.limiter.release_on_behalf_of(call)
             call.ended.set()
 
     def kill_at_call(self, calls: int, kill: Callable[[], None]) -> None:
