@@ -14,7 +14,6 @@ from support.flaky_disks import FlakyDisk, flaky_available
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
-from support.processes import threads
 from support.refusals import degrade
 from support.waiting import PATIENCE_S, eventually
 
@@ -176,9 +175,7 @@ def test_size_that_shows_before_the_disk_has_it_holds_nobody(
         fd = created(pool, 3)
         try:
             assert place(pool, 3) == 0
-            assert pool.daemon is not None
-            daemon = pool.daemon.pid
-            eventually(lambda: ("disk-1", "D") in threads(daemon))  # the sync of its name
+            eventually(silent.holds_a_commit)  # for the sync of its name
             with pytest.raises(OSError) as refused:  # noqa: PT011
                 os.ftruncate(fd, MIB)
         finally:

@@ -4,6 +4,7 @@ The kernel sees a block device that answers reads or writes with EIO, as a faili
 themselves. Or one that answers late, or not at all.
 """
 
+import contextlib
 import mmap
 import os
 import shutil
@@ -11,10 +12,10 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
+import psutil
 from support.loop_disks import LoopDisk
 from support.waiting import eventually
 
@@ -77,7 +78,7 @@ class FlakyDisk(LoopDisk):
         self._writes_fail.unlink(missing_ok=True)
         self._reads_fail.unlink(missing_ok=True)
 
-    @contextmanager
+    @contextlib.contextmanager
     def hanging(self) -> Iterator[None]:
         """No request to the device is answered meanwhile."""
         server = self._servers[0]
@@ -86,6 +87,16 @@ class FlakyDisk(LoopDisk):
             yield
         finally:
             server.send_signal(signal.SIGCONT)
+
+    def holds_a_commit(self) -> bool:
+        """Whether ext4 waits for the device in the middle of a commit. A change of the same blocks waits with it,
+        while one that comes before is made in memory."""
+        journal = f"jbd2/{Path(self.device).name}-8"
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.name() == journal:
+                    return bool(process.status() == psutil.STATUS_DISK_SLEEP)
+        return False
 
     def destroy(self) -> None:
         self.heal()

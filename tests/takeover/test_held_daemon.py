@@ -249,7 +249,7 @@ def test_killed_when_a_segment_was_given_up_there(
     with silent.hanging():
         fd = os.open(mount.path(3), os.O_RDWR | os.O_CREAT)
         try:
-            eventually(lambda: ("disk-1", "D") in threads(former))  # the sync of its name
+            eventually(silent.holds_a_commit)  # for the sync of its name
             with pytest.raises(OSError, match="Input/output"):
                 os.ftruncate(fd, MIB)
         finally:
