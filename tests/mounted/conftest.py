@@ -5,7 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import unprivileged
 from support.pools import PoolMount, pool_in
+from support.unprivileged import Desktop
+
+from commitlogfs.bench import sweep
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,3 +31,16 @@ def shared(module_directory: Path, request: pytest.FixtureRequest) -> Iterator[P
 def next_index(shared: PoolMount) -> Callable[[], int]:
     """The number of a segment that no other test of the module uses."""
     return itertools.count().__next__
+
+
+@pytest.fixture
+def desktop(base_directory: Path) -> Iterator[Desktop]:
+    """An ordinary user, whose home has a short path: sockets lie in it."""
+    lack = unprivileged.lacking()
+    if lack:
+        pytest.skip(lack)
+    directory = base_directory / "u"
+    directory.mkdir(mode=0o755)
+    with Desktop(directory) as desktop:
+        yield desktop
+    sweep.remove_tree(directory)

@@ -21,8 +21,6 @@ from support.pools import PoolMount
 from support.records import make_sealed
 from support.unprivileged import Desktop
 
-from commitlogfs.bench import sweep
-
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 MakePool = Callable[..., PoolMount]
@@ -220,22 +218,16 @@ def test_a_hanging_disk(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     assert [str(disk.path) in archive.text("mounts.txt") for disk in disks] == [True, True]
 
 
-def test_a_user_beside_a_mount_of_root(make_pool: MakePool, base_directory: Path) -> None:
-    if lack := unprivileged.lacking():
-        pytest.skip(lack)
+def test_a_user_beside_a_mount_of_root(make_pool: MakePool, desktop: Desktop) -> None:
     pool = make_pool(1, born=False, name=f"orders{os.getpid()}")
     pool.init("--mode", "0755")
     pool.start()
-    directory = base_directory / "u"  # the path of a socket in it must be short
-    directory.mkdir(mode=0o755)
-    with Desktop(directory) as desktop:
-        output = desktop.home / "archive.tar.gz"
-        command = [sys.executable, "-m", "commitlogfs.mount.cli", "debug", pool.mountpoint, "--output", output]
-        ran = desktop.run(*command)
-        assert ran.returncode == 0, ran.stderr
-        archive = Archive(output)
-        assert (output.stat().st_uid, stat.S_IMODE(output.stat().st_mode)) == (unprivileged.UID, 0o600)
-    sweep.remove_tree(directory)
+    output = desktop.home / "archive.tar.gz"
+    command = [sys.executable, "-m", "commitlogfs.mount.cli", "debug", pool.mountpoint, "--output", output]
+    ran = desktop.run(*command)
+    assert ran.returncode == 0, ran.stderr
+    archive = Archive(output)
+    assert (output.stat().st_uid, stat.S_IMODE(output.stat().st_mode)) == (unprivileged.UID, 0o600)
     assert archive.json("status.json")["name"] == pool.name
     assert "commitlogfs_disk_segments" in archive.text("metrics.txt")
     assert f" {pool.mountpoint} " in archive.text("mounts.txt")

@@ -2,11 +2,9 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import unprivileged
 from support.pools import MIB, segment_name
 from support.unprivileged import UID, Desktop
 from support.waiting import PATIENCE_S, eventually
@@ -30,17 +28,10 @@ print(",".join(sorted(os.listdir(directory))))
 """
 
 
-@pytest.fixture
-def desktop(workdir: Path) -> Iterator[Desktop]:
-    lack = unprivileged.lacking()
-    if lack:
-        pytest.skip(lack)
-    with Desktop(workdir) as desktop:
-        seen = desktop.run(
-            sys.executable, "-c", "import commitlogfs.mount.cli, os; os.open('/dev/fuse', os.O_RDWR)"
-        )
-        assert seen.returncode == 0, seen.stderr
-        yield desktop
+@pytest.fixture(autouse=True)
+def user_has_fuse(desktop: Desktop) -> None:
+    seen = desktop.run(sys.executable, "-c", "import commitlogfs.mount.cli, os; os.open('/dev/fuse', os.O_RDWR)")
+    assert seen.returncode == 0, seen.stderr
 
 
 def test_a_pool(desktop: Desktop) -> None:

@@ -8,13 +8,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support import unprivileged
 from support.command_line import CommandLine
 from support.pools import PoolMount, pool_in
 from support.unprivileged import Desktop
 from support.waiting import PATIENCE_S
 
-from commitlogfs.bench import sweep
 from commitlogfs.mount.linux import mountinfo
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
@@ -125,16 +123,9 @@ AsUser = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def as_user(served: list[PoolMount], base_directory: Path) -> Iterator[AsUser]:
+def as_user(served: list[PoolMount], desktop: Desktop) -> AsUser:
     """The command line as an ordinary user, beside two mounts of root."""
-    lack = unprivileged.lacking()
-    if lack:
-        pytest.skip(lack)
-    directory = base_directory / "u"  # the path of a socket in it must be short
-    directory.mkdir(mode=0o755)
-    with Desktop(directory) as desktop:
-        yield lambda *arguments: desktop.run(*CLI, *arguments)
-    sweep.remove_tree(directory)
+    return lambda *arguments: desktop.run(*CLI, *arguments)
 
 
 @pytest.mark.parametrize("by", ["name", "mountpoint"])
