@@ -12,7 +12,7 @@ from support.filling import fill_and_await, status, used_percent
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
-from support.timings import SOON_LOST
+from support.timings import SOON_CHECKED, SOON_LOST
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.store.checks.probe import DiskProbe, probe_disk
@@ -58,12 +58,12 @@ def metric(pool: PoolMount, index: int, state: str) -> bool:
 @pytest.mark.alone
 def test_a_hiccup_removes_nothing_and_is_forgotten(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     """One create that hangs on the disk with room, while the other is above `force`."""
-    pool, disks = pool_of_two(disk_farm, make_pool)
+    pool, disks = pool_of_two(disk_farm, make_pool, variables=SOON_CHECKED)
     fill_and_await(pool, 1, 88)
     with frozen(disks[0], 2 * PATIENCE_S) as thaw:
         pool.make_segments([SEGMENTS])
         assert pool.disk_of(SEGMENTS) == 1, "the disk that is asked next"
-        eventually(lambda: status(pool)["disks"][0]["last_error"])  # by a check, for instance
+        eventually(lambda: status(pool)["disks"][0]["last_error"])  # by a check
         await_cycles(pool, 2)
         thaw()
     eventually(lambda: not status(pool)["disks"][0]["last_error"])
