@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from support.flaky_disks import FlakyDisk, flaky_available
 from support.kept import KeptMount
 from support.loop_disks import DiskFarm, commitlog_directories
 from support.pools import PoolMount, segment_bytes
+from support.timings import BRISK, timing_variables
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.mount.linux.probe import probe_mount
@@ -30,6 +32,8 @@ ROUNDS = 3
 READERS = 6
 DEFAULT_BACKGROUND = 12
 """Reads that the kernel lets wait at once for the whole mount, unless the daemon says otherwise."""
+PATIENT = timing_variables(replace(BRISK, requests=replace(BRISK.requests, open_s=1e9)))
+"""An open waits for its disk; by default it ends with an error after seconds."""
 _READ_ALL = """
 import os, sys, threading
 files = [os.open(path, os.O_RDONLY) for path in sys.argv[1:]]
@@ -57,6 +61,7 @@ class Pool:
             disks=commitlog_directories(self.silent, *self.others),
             segment_size=SIZE,
             settings={"passthrough": f'"{passthrough}"'},
+            variables=PATIENT,
         )
         self.mount.start("--watchdog", "3")
         self.mount.make_segments(range(COUNT))
