@@ -132,7 +132,7 @@ def test_a_segment_made_ahead_of_one_that_was_undone(caching: Callable[[str], Ca
         assert pool.disk_of(3) == 1
         os.ftruncate(ahead, MIB)
         os.fsync(ahead)
-        assert "commit_wait_timed_out" in pool.log_since_start()
+        pool.require_logged("commit_wait_timed_out")
         mount.lose_power()
     for fd in (undone, ahead):
         with contextlib.suppress(OSError):
