@@ -8,12 +8,12 @@ file, which is on record as a leftover from the end of the create on.
 import contextlib
 import logging
 import math
-import threading
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import trio
 
+from commitlogfs.fusefs.disks.disk_threads import FirstTaker
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, SegmentExistsError, UncertainPublishError
@@ -43,7 +43,9 @@ class Attempt:
         self.names_given = 0
         """Names.given, when the create ended."""
         self.turn = trio.Event()
-        self._begin = threading.Lock()
+        self.link_begins = FirstTaker()
+        """Taken by the thread of the disk, just before the link, or by the create that ends: a link that waits for a
+        thread must not begin after that."""
 
     @property
     def is_ready(self) -> bool:
@@ -60,11 +62,6 @@ class Attempt:
         """It is its turn."""
         self.linking_since_s = trio.current_time()
         self.turn.set()
-
-    def take_link(self) -> bool:
-        """Decide whether the name is linked: the first caller does. It is the thread of the disk, just before the
-        link, or the create that ends: a link that waits for a thread must not begin after that."""
-        return self._begin.acquire(blocking=False)
 
 
 class AttemptsUnderWay:
@@ -190,7 +187,7 @@ class Attempts:
             if attempt is winner:
                 continue
             attempt.is_over, attempt.names_given = True, self._commitlog.names.given
-            has_begun = not attempt.take_link()
+            has_begun = not attempt.link_begins.take()
             if has_begun and attempt.file is not None and attempt.error is None:
                 self._commitlog.record_leftover(attempt.file, is_linking=True)
             attempt.turn.set()
@@ -252,7 +249,7 @@ class Attempts:
         name, disk, file = self._plan.name, attempt.disk, attempt.file
         assert file is not None
         try:
-            return await disk.link(attempt.fd, name, attempt.take_link)
+            return await disk.link(attempt.fd, name, attempt.link_begins.take)
         except UncertainPublishError as error:
             self._commitlog.record_leftover(file)
             raise DiskFailedError(disk.path, str(error)) from error
