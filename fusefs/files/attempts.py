@@ -44,8 +44,8 @@ class Attempt:
         """Names.given, when the create ended."""
         self.turn = trio.Event()
         self.link_begins = FirstTaker()
-        """Taken by the thread of the disk, just before the link, or by the create that ends: a link that waits for a
-        thread must not begin after that."""
+        """Taken by the thread of the disk, just before the link, or by the create that ends: a link that waits for
+        a thread must not begin after that."""
 
     @property
     def is_ready(self) -> bool:

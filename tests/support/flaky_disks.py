@@ -100,9 +100,20 @@ class FlakyDisk(LoopDisk):
 
     def destroy(self) -> None:
         self.heal()
-        self.unmount()
-        self._stop_serving()
+        try:
+            self.unmount()
+            self._stop_serving()
+        except BaseException:
+            self._kill_servers()
+            raise
         super().destroy()
+
+    def _kill_servers(self) -> None:
+        """The end of the test takes the mounts away, but not these processes."""
+        for server in self._servers:
+            server.kill()
+            server.wait()
+        self._servers.clear()
 
     def _serve(self) -> None:
         """Move the image behind nbdkit, and put nbdfuse's file in its place."""

@@ -9,7 +9,7 @@ import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -218,11 +218,12 @@ class DiskFarm:
         return disk
 
     def close(self) -> None:
-        """Destroy every disk. Raises ExceptionGroup with what went wrong."""
-        failures = [error for disk in reversed(self.disks) if (error := _attempt(disk.destroy)) is not None]
-        self.disks.clear()
-        if failures:
-            raise ExceptionGroup("disks that could not be destroyed", failures)
+        """Destroy every disk, whatever happens to one of them, also if the test's time is over. Raises the last
+        error."""
+        with ExitStack() as stack:
+            for disk in self.disks:
+                stack.callback(disk.destroy)
+            self.disks.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -239,14 +240,6 @@ def commitlog_directories(*disks: LoopDisk) -> list[Path]:
     for directory in directories:
         directory.mkdir(mode=0o700)
     return directories
-
-
-def _attempt(action: Callable[[], None]) -> Exception | None:
-    try:
-        action()
-    except Exception as error:
-        return error
-    return None
 
 
 def _run(*command: str) -> str:

@@ -4,8 +4,9 @@ import os
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
-from support.flaky_disks import CachingDisk, flaky_available
+from support.flaky_disks import CachingDisk, FlakyDisk, flaky_available
 from support.loop_disks import MIB, XFS_MIN_BYTES, DiskFarm, LoopDisk, mkfs_available
 
 from commitlogfs.mount.linux import mountinfo
@@ -64,6 +65,19 @@ def test_a_busy_disk_names_its_holder(disk_farm: DiskFarm, monkeypatch: pytest.M
     disk = disk_farm.add()
     with (disk.path / "file").open("w"), pytest.raises(AssertionError, match=f"pid {os.getpid()}"):
         disk.unmount()
+
+
+@pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
+def test_a_busy_disk_leaves_no_server_and_no_other_disk(workdir: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("support.loop_disks.PATIENCE_S", 0.1)
+    farm = DiskFarm(workdir)
+    other, busy = farm.add(), farm.add_of(FlakyDisk)
+    with (busy.path / "file").open("w"), pytest.raises(AssertionError, match=f"pid {os.getpid()}"):
+        farm.close()
+    assert not other.directory.exists()
+    running = [process.name() for process in psutil.Process().children() if process.status() != "zombie"]
+    assert not {"nbdkit", "nbdfuse"} & set(running)
+    busy.destroy()
 
 
 @pytest.mark.alone
