@@ -196,6 +196,7 @@ class Attempts:
 
     async def _run(self, attempt: Attempt) -> None:
         """No error may leave a system task: it would end the daemon."""
+        published = None
         try:
             published = await self._make(attempt)
             if not attempt.is_over:
@@ -211,8 +212,10 @@ class Attempts:
                 log_event(log, logging.WARNING, "late_create_failed", segment=self._plan.name, reason=str(error))
         finally:
             attempt.has_ended = True
-            self._under_way.end(attempt)
             self._announce()
+            if published is None and attempt.fd >= 0:
+                await self._close(attempt)
+            self._under_way.end(attempt)
 
     def _announce(self) -> None:
         self._news.set()
@@ -223,14 +226,7 @@ class Attempts:
         if not await self._reserve(attempt):
             return None
         await attempt.turn.wait()
-        published = None
-        try:
-            if not attempt.is_over:
-                published = await self._link(attempt)
-        finally:
-            if published is None:
-                await self._close(attempt)
-        return published
+        return None if attempt.is_over else await self._link(attempt)
 
     async def _reserve(self, attempt: Attempt) -> bool:
         """False, and nothing reserved, if the create has ended before its disk had the time."""

@@ -392,6 +392,43 @@ def test_what_is_linked_late_is_none_of_the_log_after_another_file_had_the_name(
     live("link", main)
 
 
+@pytest.mark.parametrize("is_certain", [True, False])
+def test_a_link_that_fails_is_answered_before_its_file_is_closed(
+    live, monkeypatch: pytest.MonkeyPatch, is_certain: bool
+):
+    """The close frees all blocks of the file, on a disk in trouble, and the create ends meanwhile."""
+
+    async def main(life: Life) -> None:
+        life.silence.release(3)
+        async with life.creating():
+            await life.waits_for(1)
+            await life.asked(1, 2)
+            closing, closed = threading.Event(), threading.Event()
+            close = os.close
+
+            def close_slowly(fd: int) -> None:
+                closing.set()
+                assert closed.wait(PATIENCE_S)
+                close(fd)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "close", close_slowly)
+                if not is_certain:
+                    patch.setattr(allocate, "is_certainly_absent", lambda *_: False)
+                life.silence.release(1, error=errno.EIO)
+                await life.when(closing.is_set)
+                life.silence.release(2)
+                await life.when(lambda: life.has_ended)
+                closed.set()
+                await life.when(lambda: life.open_files() == 1)
+        assert [file.disk for file in life.parts.commitlog.others.leftovers(DiskNumber(1))] == [1] * (
+            not is_certain
+        )
+        assert life.leftovers() == [1] * (not is_certain)
+
+    live("link", main)
+
+
 def test_a_segment_that_is_taken_late_delays_no_change_of_names(live, monkeypatch: pytest.MonkeyPatch):
     """Its disk is slow, and so is the close of its descriptor."""
 

@@ -1,0 +1,360 @@
+"""Creates beside disks that hang, fail and answer at random, in virtual time. After each answer and each pause,
+everything comes to rest, and the ledgers are compared with the disks."""
+
+import errno
+import os
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import trio
+from support.pooled import OURS, PATIENT, SIZE, Parts, name_of, open_parts
+from support.waiting import PATIENCE_S
+from trio.testing import MockClock
+
+from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.files.handles import Handle
+from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.store.clock import SystemClock
+from commitlogfs.store.disks import health
+from commitlogfs.store.disks.directories import DiskSpec
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import NoDiskAvailableError, SegmentExistsError, StoreError
+from commitlogfs.store.files import allocate, safe_open
+from commitlogfs.store.placement import POLICIES
+from commitlogfs.store.pool.catalog import Role
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.open import open_pool
+from commitlogfs.store.thresholds import Thresholds
+from commitlogfs.store.timing import RequestTiming
+
+T = TypeVar("T")
+
+DEFAULTS = RequestTiming(freed_s=0.0)
+DISKS = 4
+STEPS = 120
+SEEDS = 16
+NAMES = [name_of(0), name_of(1), name_of(2), b"." + name_of(1) + b".abcdef"]
+PAUSES_S = (0.001, 0.05, 0.1, 0.25, 0.25, 0.5, 1.0, 2.0)
+MOMENT_S = 1e-6
+
+
+class VirtualTime(SystemClock):
+    """Health of disks in the time of the event loop, so that a life does not depend on the machine."""
+
+    def __init__(self, clock: MockClock) -> None:
+        self._clock = clock
+
+    def monotonic(self) -> float:
+        return 1000.0 + self._clock.current_time()
+
+
+class Fault:
+    """A call of a disk, and what comes of it. The same call of a life always does the same, whenever it comes."""
+
+    def __init__(self, kind: str, seed: str) -> None:
+        self.kind = kind
+        chance = random.Random(seed)  # noqa: S311 - a test
+        self.hangs = chance.random() < (0.45 if kind != "close" else 0.25)
+        self.errno = chance.choice([0, 0, 0, 0, errno.EIO, errno.ENOSPC]) if kind in ("reserve", "link") else 0
+        self.is_late = chance.random() < 0.5
+        """Whether a link has happened all the same."""
+        self.ended = threading.Event()
+
+
+class Faults:
+    """The calls under way that hang."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._lock = threading.Lock()
+        self.hung: dict[int, list[Fault]] = {}
+        self.are_over = False
+
+    def begin(self, kind: str, disk: int) -> Fault:
+        """Called in the thread of a disk; returns when the call may continue."""
+        with self._lock:
+            self._counts[kind, disk] += 1
+            fault = Fault(kind, f"{self._seed} {kind} {disk} {self._counts[kind, disk]}")
+            if self.are_over:
+                fault.errno = 0
+                return fault
+            if fault.hangs:
+                self.hung.setdefault(disk, []).append(fault)
+        if fault.hangs:
+            assert fault.ended.wait(PATIENCE_S)
+        return fault
+
+    def all_hung(self) -> list[tuple[int, Fault]]:
+        with self._lock:
+            return [(disk, fault) for disk in sorted(self.hung) for fault in self.hung[disk]]
+
+    def release(self, disk: int, fault: Fault) -> None:
+        with self._lock:
+            self.hung[disk].remove(fault)
+        fault.ended.set()
+
+    def release_all(self) -> None:
+        self.are_over = True
+        for disk, fault in self.all_hung():
+            self.release(disk, fault)
+
+
+class Life:
+    def __init__(self, parts: Parts, clock: MockClock, seed: int) -> None:
+        self.parts = parts
+        self.log = parts.commitlog
+        self.clock = clock
+        self.chance = random.Random(seed)  # noqa: S311 - a test
+        self.faults = Faults(seed)
+        self.handles: list[Handle] = []
+        self.began_s: dict[bytes, float] = {}
+        """Creates under way."""
+        self._present: set[bytes] = set()
+        self._failed: set[bytes] = set()
+        """Creates that have failed, and since which no file has got a name: one may still be made late."""
+        self.story: list[str] = []
+        self._open_before = self._open_files()
+
+    # --- what happens --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery, self.parts.freeing_runs():
+                for _ in range(STEPS):
+                    self._act(nursery)
+                    await self._rests()
+                    self._check()
+                self.faults.release_all()
+                await self._passes(DEFAULTS.create_s)
+                await self._ends()
+        finally:
+            self.faults.release_all()
+
+    def _act(self, nursery: trio.Nursery) -> None:
+        hung = self.faults.all_hung()
+        action = self.chance.random()
+        if hung and action < 0.3:
+            disk, fault = self.chance.choice(hung)
+            self._tell(f"disk {disk} answers to {fault.kind} ({fault.errno})")
+            self.faults.release(disk, fault)
+        elif action < 0.6:
+            pause_s = self.chance.choice(PAUSES_S)
+            ends_s = [began_s + DEFAULTS.create_s for began_s in self.began_s.values()]
+            pause_s = min([pause_s, *(end_s - self.clock.current_time() for end_s in ends_s)])
+            self._tell(f"{pause_s:g} s pass")
+            self.clock.jump(max(pause_s, 0.0))
+        elif not self.began_s and action < 0.85:
+            name = self.chance.choice(NAMES)
+            self.began_s[name] = self.clock.current_time()
+            nursery.start_soon(self._create, name)
+        elif self.handles and action < 0.9:
+            handle = self.handles.pop(self.chance.randrange(len(self.handles)))
+            nursery.start_soon(self._close, handle)
+        elif action < 0.95:
+            nursery.start_soon(self._unlink, self.chance.choice(NAMES))
+        else:
+            number = DiskNumber(self.chance.randint(1, DISKS))
+            self._tell(f"disk {number} is found to be well")
+            health.record_success(self.log.disks[number])
+
+    async def _create(self, name: bytes) -> None:
+        self._tell(f"create {name!r}")
+        try:
+            handle = await self.parts.creation.create(name, OURS)
+        except (NoDiskAvailableError, SegmentExistsError) as error:
+            outcome = f"{type(error).__name__}: {error}"
+            if isinstance(error, NoDiskAvailableError):
+                self._failed.add(name)
+        else:
+            self._failed = {name}
+            outcome = f"made on disk {handle.file.disk}"
+            self.handles.append(handle)
+        elapsed_s = self.clock.current_time() - self.began_s.pop(name)
+        self._tell(f"create {name!r} ends after {elapsed_s:g} s: {outcome}")
+        assert elapsed_s <= DEFAULTS.create_s + MOMENT_S
+
+    async def _close(self, handle: Handle) -> None:
+        """A broker has written to it."""
+        os.pwrite(handle.fd, b"\1", 0)
+        os.ftruncate(handle.fd, SIZE)
+        await self.parts.attributes.refresh(handle.file)
+        await self.parts.handles.release(inodes.encode(handle.file))
+
+    async def _unlink(self, name: bytes) -> None:
+        try:
+            await self.parts.removals.unlink(name)
+        except (StoreError, OSError) as error:
+            self._tell(f"not unlinked {name!r}: {error}")
+        else:
+            self._tell(f"unlinked {name!r}")
+
+    async def reclaim(self) -> bool:
+        return self.chance.random() < 0.5
+
+    def _tell(self, event: str) -> None:
+        self.story.append(f"{self.clock.current_time():8.3f} {event}")
+
+    async def _passes(self, seconds: float) -> None:
+        await self._rests()
+        self.clock.jump(seconds)
+        await self._rests()
+
+    async def _rests(self) -> None:
+        """Return when every thread hangs and every task waits."""
+        quiet = 0
+        while quiet < 2:
+            await trio.testing.wait_all_tasks_blocked()
+            busy = sum(self.parts.threads.statistics().values())
+            quiet = quiet + 1 if busy == len(self.faults.all_hung()) else 0
+
+    # --- what must hold ------------------------------------------------------------------------------
+
+    def _files(self) -> dict[tuple[int, bytes], int]:
+        """Inode numbers by disk and name."""
+        return {
+            (number, os.fsencode(entry.name)): entry.stat().st_ino
+            for number, directory in enumerate(self.parts.directories, 1)
+            for entry in os.scandir(directory)
+            if entry.is_file() and os.fsencode(entry.name) in NAMES
+        }
+
+    def _check(self) -> None:
+        now_s = self.clock.current_time()
+        assert all(now_s < began_s + DEFAULTS.create_s for began_s in self.began_s.values())
+        on_disks = self._files()
+        attempted = {one.file for one in self.parts.creation._under_way._attempts if one.file is not None}
+        in_log = {(file.disk, file.name): file.ino for name in NAMES if (file := self.log.find_name(name))}
+        assert in_log.items() <= on_disks.items()
+        present = {name for _, name in in_log}
+        made = present - self._present
+        assert made <= self._failed, f"{made - self._failed} is back although nobody has made it"
+        if made:
+            self._failed.clear()
+        self._present = present
+        for (disk, name), ino in on_disks.items() - in_log.items():
+            if any((file.disk, file.ino) == (disk, ino) for file in attempted):
+                continue
+            other = self.log.others.get(DiskNumber(disk), ino)
+            assert other is not None, f"{name!r} on disk {disk} is not known"
+            assert other.name == name
+            assert other.role in (Role.GIVEN_UP, Role.LINKING) or self.parts.changes.is_in_flight(name)
+        if not self.began_s:  # what is linked late waits for its end
+            linking = {file for file in self.log.others if file.role is Role.LINKING}
+            assert linking <= attempted, f"nobody looks for {linking - attempted}"
+        self._check_turns(now_s)
+
+    def _check_turns(self, now_s: float) -> None:
+        current = [attempt for attempt in self.parts.creation._under_way._attempts if not attempt.is_over]
+        if any(attempt.links_until_s(DEFAULTS.hedge_s) > now_s for attempt in current):
+            return
+        assert not any(attempt.is_ready for attempt in current), "a disk is ready, and does not get its turn"
+
+    async def _ends(self) -> None:
+        """All disks are well again."""
+        await self._rests()
+        self._check()
+        assert not self.began_s
+        for handle in self.handles:
+            await self._close(handle)
+        for disk in self.log.disks.values():
+            health.record_success(disk)
+        for _ in range(3):
+            await self._passes(DEFAULTS.freeing_s)
+        self._check()
+        assert not [file for file in self.log.others if file.role is not Role.TEMPORARY]
+        assert len(self._files()) == sum(self.log.find_name(name) is not None for name in NAMES)
+        assert not self.parts.creation._under_way.disks()
+        assert not self.parts.changes.lock.locked()
+        assert not any(lock.locked() for lock in self.parts.creation._under_way.reserving.values())
+        assert self._open_files() == self._open_before
+
+    def _open_files(self) -> int:
+        roots = tuple(f"{directory}/" for directory in self.parts.directories)
+        count = 0
+        for entry in os.listdir("/proc/self/fd"):
+            try:
+                count += os.readlink(f"/proc/self/fd/{entry}").startswith(roots)
+            except FileNotFoundError:
+                continue
+        return count
+
+
+@contextmanager
+def faulty(life: Life, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes the calls of a create hang and fail."""
+    numbers = {disk.dirfd: int(number) for number, disk in life.log.disks.items()}
+    reserve, link, is_absent = allocate.reserve, safe_open.link_unnamed, allocate.is_certainly_absent
+
+    def faulty_reserve(dirfd: int, segment_size: int, owner: allocate.Owner) -> int:
+        if code := life.faults.begin("reserve", numbers[dirfd]).errno:
+            raise OSError(code, "injected")
+        return reserve(dirfd, segment_size, owner)
+
+    def faulty_link(fd: int, dirfd: int, name: bytes) -> None:
+        fault = life.faults.begin("link", numbers[dirfd])
+        if not fault.errno or fault.is_late:
+            link(fd, dirfd, name)
+        if fault.errno:
+            raise OSError(fault.errno, "injected")
+
+    def faulty_absence(dirfd: int, name: bytes) -> bool:
+        life.faults.begin("absence", numbers[dirfd])
+        return is_absent(dirfd, name)
+
+    async def faulty_close(disk: DiskFiles, fd: int) -> None:
+        def work() -> None:
+            life.faults.begin("close", int(disk.number))
+            os.close(fd)
+
+        await life.parts.threads.run(disk.number, work)
+
+    async def aside(_: DiskThreads, function: Callable[[], T], *, may_be_abandoned: bool = False) -> T:
+        return function()  # it waits for no disk
+
+    with patch.context() as patched:
+        patched.setattr(allocate, "reserve", faulty_reserve)
+        patched.setattr(safe_open, "link_unnamed", faulty_link)
+        patched.setattr(allocate, "is_certainly_absent", faulty_absence)
+        patched.setattr(DiskFiles, "close", faulty_close)
+        patched.setattr(DiskThreads, "aside", aside)
+        yield
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_life_beside_disks_that_hang_and_fail(workdir: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    clock = MockClock()
+    timing = replace(PATIENT, requests=DEFAULTS)
+    with open_parts(
+        workdir, DISKS, reclaim=lambda: life.reclaim(), clock=VirtualTime(clock), timing=timing
+    ) as parts:
+        life = Life(parts, clock, seed)
+        try:
+            with faulty(life, monkeypatch):
+                trio.run(life.run, clock=clock)
+        except BaseException:
+            print(*life.story, sep="\n")
+            raise
+        known = {name: (file.disk, file.ino) for name in NAMES if (file := life.log.find_name(name))}
+        directories = parts.directories
+    successor(directories, known)
+
+
+def successor(directories: list[Path], known: dict[bytes, tuple[DiskNumber, int]]) -> None:
+    """Another daemon finds the same log."""
+    specs = tuple(DiskSpec(str(directory), Thresholds()) for directory in directories)
+    log = CommitLog(open_pool(specs, SIZE), POLICIES["round-robin"])
+    try:
+        found = {name: (file.disk, file.ino) for name in NAMES if (file := log.find_name(name))}
+        leftovers = {file.name: (file.disk, file.ino) for file in log.others if file.role is Role.GIVEN_UP}
+        assert {**leftovers, **found} == known
+    finally:
+        log.close()
