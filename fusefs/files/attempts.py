@@ -70,7 +70,7 @@ class AttemptsUnderWay:
     def __init__(self, disks: Iterable[DiskNumber]) -> None:
         self._attempts: set[Attempt] = set()
         self.reserving = {number: trio.Lock() for number in disks}
-        """Held while a disk reserves a file: creates that fail one after the other hold one thread of it."""
+        """Held while a disk reserves a file: of creates that fail one after the other, one holds a thread of it."""
 
     def begin(self, attempt: Attempt) -> None:
         self._attempts.add(attempt)
@@ -258,11 +258,14 @@ class Attempts:
             raise
 
     async def _give_up(self, attempt: Attempt, published: Published) -> None:
-        """The file has got its name too late."""
+        """The file has got its name too late. Raises nothing: no error may leave a system task."""
         assert attempt.file is not None
-        if self._has_won or not await self._take_late(attempt, attempt.file, published):
-            self._commitlog.record_leftover(attempt.file)
-            await self._close(attempt)
+        try:
+            if self._has_won or not await self._take_late(attempt, attempt.file, published):
+                self._commitlog.record_leftover(attempt.file)
+                await self._close(attempt)
+        except Exception as error:
+            log_event(log, logging.WARNING, "late_create_failed", segment=self._plan.name, reason=str(error))
 
     async def _close(self, attempt: Attempt) -> None:
         with contextlib.suppress(OSError):

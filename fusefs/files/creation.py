@@ -15,6 +15,7 @@ from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.decisions import Placement
 from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import (
     DiskError,
@@ -157,26 +158,19 @@ class Creation:
 
     async def _first_named(self, attempts: Attempts, plan: CreatePlan, link_deadline: float) -> Attempt:
         """The attempt that has made the file. Raises NoDiskAvailableError if all disks have refused, or none has
-        answered in time, and as Attempts.named."""
-        admission, clock = self._commitlog.admission, self._commitlog.clock
+        answered in time, also to an earlier create of this name; and as Attempts.named."""
         hung = self._under_way.disks()  # by earlier creates; these are asked last
         disks = [self._disks[number] for number in sorted(plan.order, key=hung.__contains__)]
         winner = await attempts.ask(disks, link_deadline)
-        lacks_space = False
-        if winner is None and attempts.is_any_silent and admission.lacks_space(clock.monotonic()):
-            winner = await attempts.named(link_deadline - self._timing.reclaim_s)
-            lacks_space = attempts.is_any_silent
-        if winner is None and not lacks_space:
+        if winner is None:
             winner = await attempts.named(link_deadline + self._timing.link_s)
         if winner is not None:
             return winner
-        if attempts.is_any_silent or trio.current_time() >= link_deadline:
+        if not disks or attempts.is_any_silent or trio.current_time() >= link_deadline:
             raise NoDiskAvailableError(
-                f"{plan.name.decode()}: no disk made the segment in time; see `dmesg`",
-                no_space=lacks_space,
-                failing=True,
+                f"{plan.name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
             )
-        raise admission.no_disk_left(clock.monotonic())
+        raise self._commitlog.admission.no_disk_left(self._commitlog.clock.monotonic())
 
     def _record_moved_on(self, plan: CreatePlan, error: DiskError, failures: list[str]) -> None:
         self._observer.placement_skipped(type(error).__name__)
@@ -206,9 +200,12 @@ class Creation:
 
     async def _take_late(self, plan: CreatePlan, attempt: Attempt, file: Segment, published: Published) -> bool:
         """Its create has failed meanwhile. If no file has got a name since, this is the file, and nobody has it
-        open; otherwise it may be one that was removed meanwhile."""
+        open; otherwise it may be one that was removed meanwhile. A disk that an operator has closed meanwhile gets
+        no segment."""
+        disk = self._commitlog.disks[attempt.disk.number]
         async with self._changes.lock:
-            if attempt.names_given != self._commitlog.names.given or not self._is_free(plan):
+            is_first = attempt.names_given == self._commitlog.names.given
+            if disk.intended_state is not DiskState.RW or not is_first or not self._is_free(plan):
                 return False
             self._commitlog.record_leftover_gone(file)
             handle = self._register(attempt, plan, published)

@@ -130,10 +130,6 @@ class Admission:
         """Every disk that was tried has refused: the error to raise, also for the next moment's attempts."""
         return self._refusal(self.evaluate(now_s), now_s)
 
-    def lacks_space(self, now_s: float) -> bool:
-        """Whether a disk takes no segment only for lack of space."""
-        return self._no_disk_error(self.evaluate(now_s)).no_space
-
     def forget_refusal(self) -> None:
         """Something has gone from a disk, so the next create evaluates anew."""
         self._no_space = None

@@ -20,7 +20,7 @@ from commitlogfs.fusefs.errors import errno_of
 from commitlogfs.fusefs.files.handles import Handle
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks import health
-from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.errors import NoDiskAvailableError
 from commitlogfs.store.files import allocate, safe_open
 from commitlogfs.store.files.attributes import stat_fd
@@ -69,13 +69,6 @@ class Life:
         self.silence = silence
         self.handle: Handle | None = None
         self.error: Exception | None = None
-        self.gains: Callable[[], None] | None = None
-        """Forced deletion, by which disks get space; None where there is nothing to remove."""
-
-    async def reclaim(self) -> bool:
-        if self.gains is not None:
-            self.gains()
-        return self.gains is not None
 
     async def _create(self) -> None:
         try:
@@ -161,10 +154,8 @@ def live(
 
     def run(call: str, life: Callable[[Life], Awaitable[None]]) -> None:
         clock = MockClock()
-        timing = replace(PATIENT, requests=DEFAULTS)
-        with open_parts(workdir, timing=timing, reclaim=lambda: alive.reclaim()) as parts:
+        with open_parts(workdir, timing=replace(PATIENT, requests=DEFAULTS)) as parts:
             silence = Silence(parts)
-            alive = Life(parts, clock, silence)
             reserve, link, is_absent = allocate.reserve, safe_open.link_unnamed, allocate.is_certainly_absent
 
             async def live_and_release(with_disks: Life) -> None:
@@ -192,7 +183,7 @@ def live(
                     patch.setattr(safe_open, "link_unnamed", silent_link)
                 else:
                     patch.setattr(allocate, "is_certainly_absent", silent_absence)
-                trio.run(live_and_release, alive, clock=clock)
+                trio.run(live_and_release, Life(parts, clock, silence), clock=clock)
 
     return run
 
@@ -454,22 +445,35 @@ def test_a_segment_that_is_taken_late_delays_no_change_of_names(live, monkeypatc
     live("link", main)
 
 
-def test_space_is_gained_beside_a_disk_that_does_not_answer(live):
-    """The others are full, and forced deletion helps them."""
+@pytest.mark.parametrize("cordon", [None, Cordon(1, "")])
+def test_what_a_disk_links_late_is_a_segment_unless_the_disk_was_closed_meanwhile(live, cordon):
+    async def main(life: Life) -> None:
+        await life.fails_beside(1)
+        commitlog = life.parts.commitlog
+        commitlog.disks[DiskNumber(1)].cordon = cordon
+        life.silence.release(1)
+        await life.when(lambda: life.holders() == [1])
+        await life.when(lambda: life.open_files() == 0)
+        assert (commitlog.find_name(NAME) is None) == (life.leftovers() == [1]) == (cordon is not None)
+
+    live("link", main)
+
+
+def test_a_create_whose_disks_may_all_make_its_file_yet_blames_them(live):
+    """And no other name: the disks may take that one."""
 
     async def main(life: Life) -> None:
-        life.silence.release(2, 3, error=errno.ENOSPC)
-        life.gains = partial(life.silence.release, 2, 3)
         async with life.creating():
-            await life.waits_for(1)
-            await life.when(lambda: life.silence.begun == [1, 2, 3])
-            await life.passes(DEFAULTS.create_s - DEFAULTS.link_s - DEFAULTS.reclaim_s)
+            await life.waits_for(1, 2, 3)
+            await life.passes(DEFAULTS.create_s)
+        life.error = None
+        async with life.creating():
             await life.when(lambda: life.has_ended)
-        assert life.handle is not None
-        assert life.handle.file.disk == 2
-        life.silence.release_all()
+        assert life.error is not None
+        assert errno_of(life.error) == errno.EIO
+        assert not life.parts.commitlog.admission.refuses_for_now(0)
 
-    live("reserve", main)
+    live("link", main)
 
 
 def test_disks_that_may_have_an_empty_file_are_asked_at_once(live):
