@@ -88,10 +88,16 @@ class NameChanges:
                 has_ended = True
                 self._in_flight.difference_update(names)
 
+        changing = AbandonableWork(work_and_release)
         try:
             with disk.limited(op, deadline_s):
-                return await AbandonableWork(work_and_release).wait()
-        except (DiskSilentError, trio.Cancelled):
+                return await changing.wait()
+        except DiskSilentError:
+            if has_ended:  # in the same moment
+                return await changing.wait()
+            on_late()
+            raise
+        except trio.Cancelled:
             if not has_ended:
                 on_late()
             raise

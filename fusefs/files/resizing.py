@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+import trio
+
 from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
@@ -72,8 +74,8 @@ class Resizing:
         A new segment whose disk refuses, or hangs, is given up: the caller gets the error. Raises DiskError,
         OSError, InvalidSizeError, BeyondSegmentError, StaleInodeError.
         """
-        await self._wait_for_other(file, wanted)
         require_in_place(file)
+        await self._wait_for_other(file, wanted)
         if self._is_new(file):
             await self._grow(file, wanted)
         else:
@@ -81,12 +83,12 @@ class Resizing:
             self._sync_soon(file, self._disks[file.disk])
 
     async def _wait_for_other(self, file: Segment, wanted: Changes) -> None:
-        """A change to another size has its own answer: after an open with O_TRUNC, a segment is still empty. Raises
-        DiskSilentError."""
+        """A change to another size has its own answer. Raises DiskSilentError, StaleInodeError."""
         with self._disks[file.disk].limited("ftruncate", self._timing.change_s):
             while (other := self._growths.get(file)) is not None and other.wanted != wanted:
                 with contextlib.suppress(StoreError, OSError):  # which its own caller gets
                     await other.work.wait()
+                require_in_place(file)
 
     async def _grow(self, file: Segment, wanted: Changes) -> None:
         """For a new segment, which nothing moves before it has its size. A disk that does not answer soon has more
@@ -96,22 +98,20 @@ class Resizing:
             work = AbandonableWork(partial(self._change_size, file, disk, wanted))
             self._growths[file] = _UnderWay(wanted, work)
         growth = self._growths[file].work
-        left_s = self._timing.change_s
-        if self._may_give_up(file):
-            try:
-                with disk.limited("ftruncate", self._timing.resize_s):
+        with disk.limited("ftruncate", self._timing.change_s):
+            if self._may_give_up(file):
+                with trio.move_on_after(self._timing.resize_s):
                     return await growth.wait()
-            except DiskSilentError as silence:
+                silence = DiskSilentError(disk.path, f"ftruncate: no answer within {self._timing.resize_s:g} s")
                 if await self._give_up(file, disk, silence):
-                    raise
-            left_s -= self._timing.resize_s
-        with disk.limited("ftruncate", left_s):
+                    disk.record_error("ftruncate", "ETIMEDOUT")
+                    raise silence
             await growth.wait()
 
     async def _change_size(self, file: Segment, disk: DiskFiles, wanted: Changes) -> None:
-        """The disk may answer when the segment has been given up, or its caller has an error."""
-        before = file.growth
-        if before is Growth.NONE:
+        """The disk may answer when the segment has been given up, or its caller has an error. What is recorded
+        meanwhile, as by a write, counts: then the size has been confirmed otherwise."""
+        if file.growth is Growth.NONE:
             file.growth = Growth.UNDER_WAY
         try:
             attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
@@ -119,10 +119,12 @@ class Resizing:
             try:
                 await self._give_up(file, disk, error)
             finally:
-                file.growth = Growth.FAILED
+                if file.growth is Growth.UNDER_WAY:
+                    file.growth = Growth.FAILED
             raise
         except Exception:
-            file.growth = before
+            if file.growth is Growth.UNDER_WAY:
+                file.growth = Growth.NONE
             raise
         else:
             if file.role is not Role.GIVEN_UP:

@@ -564,15 +564,16 @@ def _undone_after(contents: list[_Contents], newest: BaseOffset | None, segment_
 
     A disk records the newest segment after the name of each that is made on it, and its journal keeps that order.
     So what all of them have recorded was durable. A disk that joins takes no part: no segment was made on it. A
-    broker makes MADE_AHEAD segments ahead, so a power cut explains no record that is older by more, or that is not
-    there: its disk did not answer before, and segments with data may have been made since.
+    broker makes MADE_AHEAD segments ahead, so a record that is older by more, also than the newest file, or that is
+    not there, shows nothing: its disk did not answer before, and segments with data may have been made since.
     """
     writable = [one for one in contents if one.disk.state is DiskState.RW and not one.disk.is_joining]
     records = [content.newest for content in writable if content.newest is not None]
     if newest is None or not records or len(records) < len(writable):
         return None
-    oldest = min(records)
-    return oldest if newest - oldest <= MADE_AHEAD * segment_size else None
+    files = (base for one in contents for base, attributes in one.scan.segments if size_of(attributes))
+    oldest, latest = min(records), max((newest, *files))
+    return oldest if latest - oldest <= MADE_AHEAD * segment_size else None
 
 
 def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskNumber, int]] | None) -> None:

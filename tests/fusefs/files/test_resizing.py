@@ -22,7 +22,7 @@ from commitlogfs.store import _syscalls
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import changes
-from commitlogfs.store.files.attributes import PackedAttributes
+from commitlogfs.store.files.attributes import PackedAttributes, mtime_of
 from commitlogfs.store.files.changes import Changes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.timing import RequestTiming
@@ -304,5 +304,55 @@ def test_a_size_that_no_disk_has_confirmed_is_not_shown(live: Live) -> None:
             life.journal.answer()
         assert life.errors == [None]
         assert file.size == SIZE
+
+    live(main)
+
+
+def test_what_a_write_has_recorded_stays_when_the_disk_refuses_the_size_after_it(live):
+    """Otherwise no stat would count any more, and its times stood still."""
+
+    async def main(life: Life) -> None:
+        file = await life.make()
+        async with life.resizing(file):
+            async with life.parts.handles.use(inodes.encode(file)) as handle:
+                written = await life.parts.disk_files[file.disk].write(handle.fd, memoryview(b"x"), 100, grows=True)
+            assert written is not None
+            life.parts.commitlog.record_attributes(file, written)
+            life.journal.answer(errno.EIO)
+        os.utime(life.parts.directories[0] / name_of(0).decode(), ns=(5, 5))
+        await life.parts.attributes.refresh(file)
+        assert mtime_of(file.attributes) == 5
+
+    live(main, disks=1)
+
+
+def test_a_size_that_stays_under_way_has_three_seconds_in_all(live, monkeypatch: pytest.MonkeyPatch):
+    """Also if a change of names delays the decision to give the segment up."""
+    monkeypatch.setattr(_syscalls, "cachestat", unknown)
+
+    async def main(life: Life) -> None:
+        file, names = await life.make(), life.parts.changes.lock
+        async with life.resizing(file):
+            async with names:
+                await life.passes(DEFAULTS.resize_s)
+                await life.when(lambda: names.statistics().tasks_waiting == 1)
+                await life.passes(DEFAULTS.change_s - DEFAULTS.resize_s - MOMENT_S)
+                assert not life.errors
+            await trio.testing.wait_all_tasks_blocked()
+            await life.passes(MOMENT_S)
+            await life.when(lambda: bool(life.errors))
+        assert file.role is Role.SEGMENT
+        assert life.clock.current_time() == pytest.approx(DEFAULTS.change_s)
+
+    live(main)
+
+
+def test_a_change_to_another_size_of_a_segment_that_was_given_up_is_stale_at_once(live):
+    async def main(life: Life) -> None:
+        file = await life.make()
+        await life.refused(file)
+        assert file.role is Role.GIVEN_UP
+        with pytest.raises(inodes.StaleInodeError):
+            await life.parts.resizing.resize(file, Changes(size=0))
 
     live(main)

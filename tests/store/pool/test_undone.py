@@ -12,19 +12,17 @@ from commitlogfs.store.disks import identity
 from commitlogfs.store.findings import FindingCode
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
-GONE = 3
-"""The segment that is on no disk; those before it hold data, the one after it does not."""
-
 
 class CutLog:
-    """A log of four disks, of which the last one joins."""
+    """A log of four disks, of which the last one joins. One segment is on no disk: those before it hold data, the
+    one after it does not."""
 
-    def __init__(self, workdir: Path) -> None:
+    def __init__(self, workdir: Path, gone: int = 3) -> None:
         self.directories = Directories(workdir)
-        for index in range(GONE):
+        for index in range(gone):
             self._path(index).write_bytes(b"x" * SIZE)
-        self._path(GONE + 1).touch()
-        os.truncate(self._path(GONE + 1), SIZE)
+        self._path(gone + 1).touch()
+        os.truncate(self._path(gone + 1), SIZE)
 
     def _path(self, index: int) -> Path:
         specs = self.directories.specs
@@ -79,6 +77,12 @@ def test_a_record_that_lags_proves_nothing(log: CutLog, lagging: int | None) -> 
     """A broker makes two segments ahead, so a power cut undoes two. A disk that did not answer lags by more."""
     log.record(4, lagging, 4)
     assert log.serves() == REFUSED
+
+
+def test_records_that_all_lag_behind_the_files_prove_nothing(workdir: Path) -> None:
+    log = CutLog(workdir, gone=6)
+    log.record(2, 2, 2)
+    assert log.serves() == ([0, 1, 2, 3, 4, 5, 7], {FindingCode.GAP})
 
 
 def test_without_any_record_nothing_is_known_to_be_undone(log: CutLog) -> None:
