@@ -141,6 +141,20 @@ class Life:
         return count
 
 
+def close_slowly(patch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Whether a close has begun, and may end."""
+    closing, closed = threading.Event(), threading.Event()
+    close = os.close
+
+    def wait_and_close(fd: int) -> None:
+        closing.set()
+        assert closed.wait(PATIENCE_S)
+        close(fd)
+
+    patch.setattr(os, "close", wait_and_close)
+    return closing, closed
+
+
 @pytest.fixture(params=["reserve", "link"])
 def call(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -394,16 +408,8 @@ def test_a_link_that_fails_is_answered_before_its_file_is_closed(
         async with life.creating():
             await life.waits_for(1)
             await life.asked(1, 2)
-            closing, closed = threading.Event(), threading.Event()
-            close = os.close
-
-            def close_slowly(fd: int) -> None:
-                closing.set()
-                assert closed.wait(PATIENCE_S)
-                close(fd)
-
             with monkeypatch.context() as patch:
-                patch.setattr(os, "close", close_slowly)
+                closing, closed = close_slowly(patch)
                 if not is_certain:
                     patch.setattr(allocate, "is_certainly_absent", lambda *_: False)
                 life.silence.release(1, error=errno.EIO)
@@ -412,10 +418,9 @@ def test_a_link_that_fails_is_answered_before_its_file_is_closed(
                 await life.when(lambda: life.has_ended)
                 closed.set()
                 await life.when(lambda: life.open_files() == 1)
-        assert [file.disk for file in life.parts.commitlog.others.leftovers(DiskNumber(1))] == [1] * (
-            not is_certain
-        )
-        assert life.leftovers() == [1] * (not is_certain)
+        expected = [] if is_certain else [1]
+        assert life.leftovers() == expected
+        assert [file.disk for file in life.parts.commitlog.others.leftovers(DiskNumber(1))] == expected
 
     live("link", main)
 
@@ -425,16 +430,8 @@ def test_a_segment_that_is_taken_late_delays_no_change_of_names(live, monkeypatc
 
     async def main(life: Life) -> None:
         await life.fails_beside(1)
-        closing, closed = threading.Event(), threading.Event()
-        close = os.close
-
-        def close_slowly(fd: int) -> None:
-            closing.set()
-            assert closed.wait(PATIENCE_S)
-            close(fd)
-
         with monkeypatch.context() as patch:
-            patch.setattr(os, "close", close_slowly)
+            closing, closed = close_slowly(patch)
             life.silence.release(1)
             await life.when(closing.is_set)
             assert life.parts.commitlog.find_name(NAME) is not None
