@@ -2,8 +2,9 @@
 
 One run goes over all disks side by side, on each from the oldest segment to the newest that was sealed when the run
 began. Each disk records the run and its position after every segment, so a daemon that starts continues it, and
-reads at most one segment of each disk again. Segments that are moved meanwhile may be left out: a move reads and
-compares them itself.
+reads at most one segment of each disk again, unless a verdict could not be recorded: no recorded position is past
+its segment, and no recorded run has ended there, so the next daemon finds the damage again. Segments that are moved
+meanwhile may be left out: a move reads and compares them itself.
 
 A disk that cannot be read is given up for the run after some time (store/scrub/patience.py), so the run ends, and
 the next one tries it again. Each disk counts the segments that were not read; a run without any is a complete one.
@@ -286,7 +287,10 @@ class Scrub:
         return self._commitlog.counters.scrub_bytes + sum(job.read_bytes for job in jobs if job is not None)
 
     def completed_s(self) -> int:
-        """Since when every disk has been read by a complete run: seconds since 1970; 0 if there was none."""
+        """Since when every disk has been read by a complete run: seconds since 1970; 0 if there was none, or
+        while a disk is missing, of which that is not known."""
+        if self._commitlog.missing:
+            return 0
         return min((worker.progress.completed_s for worker in self._workers.values()), default=0)
 
     def next_s(self) -> float | None:
@@ -301,7 +305,11 @@ class Scrub:
         """When the latest run has ended on the disks that can record it. The others count only if there is no such
         disk: each daemon reads them again, and their ends would begin the interval anew."""
         workers = self._workers.values()
-        recording = [worker for worker in workers if not worker.disk.forbids_writes]
+        recording = [
+            worker
+            for worker in workers
+            if not worker.disk.forbids_writes and self._recordable(worker).ended_s == worker.progress.ended_s
+        ]
         return [worker.progress.ended_s for worker in recording or workers]
 
     def _is_clock_behind(self, latest_s: float) -> bool:
@@ -421,9 +429,12 @@ class Scrub:
         if run == former.run:
             return
         if run.number != former.run.number:
-            ended_s = 0 if former.run.begun_s else self._ended_s(run)  # a disk that has joined since takes no part
-            worker.restart(Progress(run, ended_s=ended_s, completed_s=former.completed_s or ended_s))
+            ended_s = self._ended_s(run)
+            worker.restart(Progress(run, completed_s=former.completed_s))
             self._list_segments(worker)
+            if not former.run.begun_s and not worker.to_read:  # a disk that has joined since
+                completed_s = former.completed_s or ended_s
+                worker.progress = replace(worker.progress, ended_s=ended_s, completed_s=completed_s)
         else:
             worker.progress = replace(former, run=run)
             if run.rate != former.run.rate:
@@ -481,7 +492,7 @@ class Scrub:
                 with trio.CancelScope() as worker.attempt:
                     pause_s = await self._step(worker)
                 worker.attempt = None
-            if worker.recorded != worker.progress:
+            if worker.recorded != self._recordable(worker):
                 await self._save(worker)
             with trio.move_on_after(pause_s):
                 await worker.changed.wait()
@@ -499,7 +510,8 @@ class Scrub:
         run = worker.progress.run
         if run.begun_s and run.order >= found.run.order:  # it was given up, and takes part in a run already
             worker.recorded = found
-            worker.progress = replace(worker.progress, completed_s=found.completed_s)
+            completed_s = worker.progress.completed_s or found.completed_s
+            worker.progress = replace(worker.progress, completed_s=completed_s)
             return
         if found == NOTHING and self.rules.every_s:
             found = replace(NOTHING, ended_s=self._now_s())
@@ -702,10 +714,23 @@ class Scrub:
         self._record(segment, whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock.wall())))
         return _Outcome.DONE
 
+    def _recordable(self, worker: _Worker) -> Progress:
+        """The progress that another daemon may continue: the run is not beyond a segment whose verdict only this
+        daemon knows."""
+        progress = worker.progress
+        unrecorded = self._verdicts.first_unrecorded(worker.disk.number)
+        if unrecorded is None or unrecorded >= progress.run.end or progress.run.command is Command.CANCEL:
+            return progress
+        completed_s = progress.completed_s
+        if progress.ended_s:
+            completed_s = 0 if worker.recorded is None else worker.recorded.completed_s
+        position = min(progress.position, unrecorded)
+        return replace(progress, position=position, ended_s=0, completed_s=completed_s)
+
     async def _save(self, worker: _Worker) -> bool:
         """Let the disk record its progress. Returns whether it has."""
         async with worker.saving:
-            progress, disk = worker.progress, worker.disk
+            progress, disk = self._recordable(worker), worker.disk
             if disk.forbids_writes or disk.is_unresponsive:  # a thread would hold this daemon while it hangs
                 return False
             identity, room = self._commitlog.identity_of(disk), disk.filesystem.attribute_bytes

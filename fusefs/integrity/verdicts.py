@@ -3,8 +3,9 @@
 Those of former daemons are found by fusefs/integrity/recorded.py.
 
 A verdict stays until it is cleared, or its file has left the log. It is known at once, and recorded in the
-background: on a disk that cannot be written, only this daemon knows it. The damaged file of a repaired segment
-keeps its own, in case it becomes the segment again.
+background, on each disk by a task of its own. On a disk that cannot be written, only this daemon knows it; so the
+scrub records no position past such a segment, and the next daemon finds it again. The damaged file of a repaired
+segment keeps its own, in case it becomes the segment again.
 """
 
 import logging
@@ -34,6 +35,8 @@ class _Known:
     files: tuple[Segment, ...]
     """The file, or all that the segment had since, because it was moved: a move can be undone."""
     is_recorded: bool = False
+    reported: str = ""
+    """The last reason for which it could not be recorded."""
 
 
 class Verdicts:
@@ -48,17 +51,26 @@ class Verdicts:
         """Damaged files of repaired segments, by disk and inode."""
         self._to_find = {number: trio.Event() for number in commitlog.disks}
         self._changed = trio.Event()
-        self._lock = trio.Lock()
-        """Held while a verdict is written or removed."""
+        self._locks = {number: trio.Lock() for number in commitlog.disks}
+        """Held while a disk writes or removes a verdict."""
 
     async def run(self) -> None:
-        """Record what is new, until cancelled."""
+        """Record what is new, until cancelled. Each disk has its own task, so one that hangs delays only itself."""
+        async with trio.open_nursery() as nursery:
+            for number in self._locks:
+                nursery.start_soon(self._run_on, number)
+
+    async def _run_on(self, disk: DiskNumber) -> None:
         while True:
-            with trio.move_on_after(self._timing.retry_s):
-                await self._changed.wait()
-            self._changed = trio.Event()
-            for segment, _ in self.present():
+            changed = self._changed
+            for segment in self._unrecorded_on(disk):
                 await self._record_file(segment)
+            with trio.move_on_after(self._timing.retry_s):
+                await changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     async def await_loaded(self) -> None:
         """Wait until the verdicts of former daemons are known, but not for long."""
@@ -91,6 +103,20 @@ class Verdicts:
         known = self._known.get(segment.base_offset)
         return known.verdict if known is not None and segment in known.files else None
 
+    def is_recorded(self, segment: Segment) -> bool:
+        """Whether the file of a damaged segment of the log records its verdict: another daemon will know it."""
+        known = self._known.get(segment.base_offset)
+        return known is not None and segment in known.files and known.is_recorded
+
+    def first_unrecorded(self, disk: DiskNumber) -> BaseOffset | None:
+        """The first segment on a disk whose verdict is not recorded; None if there is none."""
+        return next((segment.base_offset for segment in self._unrecorded_on(disk)), None)
+
+    def _unrecorded_on(self, disk: DiskNumber) -> list[Segment]:
+        """In ascending order."""
+        damaged = [segment for segment, _ in self.present()]
+        return [segment for segment in damaged if segment.disk == disk and not self.is_recorded(segment)]
+
     def kind_of(self, segment: Segment) -> Kind | None:
         """How a segment of the log is damaged; None if it is not, as far as is known."""
         verdict = self.verdict_on(segment)
@@ -122,7 +148,7 @@ class Verdicts:
         if before is not None and combined == before.verdict:
             return False
         self._known[segment.base_offset] = _Known(combined, (segment,))
-        self._changed.set()
+        self._wake()
         if before is None or before.verdict.kind is not combined.kind:
             self._commitlog.counters.damaged[combined.kind.value] += 1
         log_event(
@@ -147,17 +173,16 @@ class Verdicts:
         known = self._known.get(segment.base_offset)
         if known is None or segment not in known.files:
             self._known[segment.base_offset] = _Known(verdict, (segment,), is_recorded)
-            self._changed.set()
         else:  # this daemon has found the damage again
             known.verdict, known.is_recorded = combine(verdict, known.verdict), False
-            self._changed.set()
+        self._wake()
 
     def record_moved(self, file: Segment, copy: Segment) -> None:
         """The copy is the segment from now on."""
         known = self._known.get(file.base_offset)
         if known is not None and file in known.files:
             known.files, known.is_recorded = (*known.files, copy), False
-            self._changed.set()
+            self._wake()
 
     def record_repaired(self, file: Segment) -> None:
         """A right copy has taken the place of a damaged file."""
@@ -170,7 +195,7 @@ class Verdicts:
         for key, (file, verdict) in tuple(self._replaced.items()):
             if self._commitlog.catalog.by_ino(*key) is file:
                 self._known[file.base_offset] = _Known(verdict, (file,))
-                self._changed.set()
+                self._wake()
             elif self._commitlog.others.get(*key) is file:
                 continue
             del self._replaced[key]
@@ -179,8 +204,8 @@ class Verdicts:
         """Remove the verdicts on these segments. Returns those of which it could not be removed."""
         kept = []
         for segment in segments:
-            async with self._lock:
-                disk = self._commitlog.disk_of(segment)
+            disk = self._commitlog.disk_of(segment)
+            async with self._locks[disk.number]:
                 remove = partial(remove_verdict, disk.dirfd, segment.name, segment.ino)
                 try:
                     await self._threads.run_within(disk.number, self._timing.record_s, remove)
@@ -202,7 +227,7 @@ class Verdicts:
     async def _record_file(self, segment: Segment) -> None:
         """Tried again later if it fails."""
         disk = self._commitlog.disk_of(segment)
-        async with self._lock:
+        async with self._locks[disk.number]:
             known = self._known.get(segment.base_offset)
             if known is None or known.is_recorded or disk.forbids_writes or disk.is_unresponsive:
                 return
@@ -211,13 +236,12 @@ class Verdicts:
             try:
                 await self._threads.run_within(disk.number, self._timing.record_s, write)
             except (OSError, TimeoutError) as error:
-                log_event(
-                    log,
-                    logging.WARNING,
-                    "verdict_not_recorded",
-                    segment=segment.name,
-                    disk=disk.path,
-                    reason=str(error),
-                )
+                self._report_unrecorded(segment, known, str(error))
                 return
             known.is_recorded = known.verdict is verdict and known.files[-1] is segment
+
+    def _report_unrecorded(self, segment: Segment, known: _Known, reason: str) -> None:
+        if reason != known.reported:
+            known.reported = reason
+            disk = self._commitlog.disk_of(segment).path
+            log_event(log, logging.WARNING, "verdict_not_recorded", segment=segment.name, disk=disk, reason=reason)

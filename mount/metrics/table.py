@@ -154,7 +154,10 @@ METRICS: Final = (
     _counter("scrub_bytes_total", "Bytes that scrubs have read"),
     _gauge("scrub_remaining_bytes", "Bytes that the scrub under way has still to read", "disk"),
     _gauge("scrub_unread_segments", "Segments that the present or latest scrub has not read", "disk"),
-    _gauge("scrub_completed_timestamp_seconds", "When the last complete scrub has ended; 0 if there was none"),
+    _gauge(
+        "scrub_completed_timestamp_seconds",
+        "When the last complete scrub has ended; 0 if there was none, or while a disk is missing",
+    ),
     _counter("scrub_errors_total", "Segments that were found to be damaged", "kind"),
     _gauge("damaged_segments", "Segments with a verdict that was not cleared", "disk", "kind"),
     _gauge("set_aside_bytes", "Bytes of damaged files of repaired segments", "disk"),

@@ -24,6 +24,7 @@ _REMEDY: Final = (
     "`commitlogfs restore --from DIRECTORY` repairs it from a slave or a backup; until then, a read returns what "
     "its disk has; `commitlogfs scrub clear` only removes the verdict (docs/runbooks/damaged-segment.md)"
 )
+_UNRECORDED: Final = "; its disk has not recorded that, so the next daemon has to find it again"
 _RANGES_SHOWN: Final = 4
 _MESSAGES_SHOWN: Final = 4
 
@@ -47,6 +48,7 @@ def scrub_report(parts: Parts) -> dict[str, Any]:
         "every_seconds": scrub.rules.every_s or None,
         "window": sorted(scrub.rules.window),
         "disks": [_disk_report(disks[number], one) for number, one in figures.items()],
+        "unread_disks": list(parts.commitlog.missing),
         "damaged": [damage_report(parts, *found) for found in parts.verdicts.present()],
         "set_aside": [set_aside_report(parts, *found) for found in parts.verdicts.replaced()],
     }
@@ -91,6 +93,7 @@ def damage_report(parts: Parts, segment: Segment, verdict: Verdict) -> dict[str,
         "disk": parts.commitlog.disk_of(segment).path,
         "kind": verdict.kind.value,
         "since": verdict.since_s,
+        "recorded": parts.verdicts.is_recorded(segment),
         "located": verdict.is_located,
         "ranges": [(base + begin, base + end) for begin, end in verdict.ranges],
         "message_count": verdict.message_count,
@@ -127,7 +130,7 @@ def damage_findings(parts: Parts) -> list[dict[str, str]]:
             Severity.WARNING,
             parts.commitlog.disk_of(segment).path,
             segment.name.decode(),
-            _describe(segment.base_offset, verdict),
+            _describe(segment.base_offset, verdict) + ("" if parts.verdicts.is_recorded(segment) else _UNRECORDED),
             _REMEDY,
         ).as_json()
         for segment, verdict in parts.verdicts.present()

@@ -68,6 +68,8 @@ def describe_damaged(damaged: dict[str, Any]) -> list[str]:
     ranges = ", ".join(f"{begin:,} to {end:,}" for begin, end in damaged["ranges"])
     where = "log offsets" if damaged["located"] else "somewhere in log offsets"
     lines = [f"{head}; {where} {ranges}"]
+    if not damaged.get("recorded", True):  # a daemon of a former version does not report it
+        lines.append("    not recorded by its disk: another daemon has to find it again")
     for message in damaged["messages"]:
         topic = message["topic"] or "unknown topic"
         queue = f"queue {message['queue_id']} offset {message['queue_offset']:,}"
@@ -79,10 +81,11 @@ def describe_damaged(damaged: dict[str, Any]) -> list[str]:
 
 
 def describe_unread(scrub: dict[str, Any]) -> str:
-    """The segments that the scrub could not read; empty if there are none."""
+    """Segments and disks that the scrub could not read; empty if there are none."""
     unread = [disk for disk in scrub["disks"] if disk.get("unread")]  # a daemon of a former version has no such key
-    counts = [f"{count_of(disk['unread'], 'segment')} of {disk['path']}" for disk in unread]
-    return f"not read: {', '.join(counts)} (see the log)" if counts else ""
+    counts = [f"{count_of(disk['unread'], 'segment')} of {disk['path']} (see the log)" for disk in unread]
+    disks = [f"{path} (not served)" for path in scrub.get("unread_disks", ())]  # the same
+    return f"not read: {', '.join(counts + disks)}" if counts or disks else ""
 
 
 def _describe_state(scrub: dict[str, Any]) -> str:
@@ -110,7 +113,10 @@ def _unread(scrub: dict[str, Any]) -> str:
 
 def _describe_next(scrub: dict[str, Any]) -> str:
     completed = scrub["completed"]
-    text = "No complete scrub yet" if completed is None else f"Last complete one: {local_minute(completed)}"
+    if scrub.get("unread_disks"):
+        text = "None is complete without all disks"
+    else:
+        text = "No complete scrub yet" if completed is None else f"Last complete one: {local_minute(completed)}"
     if scrub["state"] in ("running", "paused"):
         return f"{text}."
     if scrub["next"] is None:

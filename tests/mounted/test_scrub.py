@@ -111,7 +111,8 @@ def test_a_verdict_stays_until_it_is_cleared(filled: PoolMount) -> None:
     scrubs.flip(backing(filled, 1), 100)
     name = filled.path(1).name
     assert list(scrub(filled)) == [name]
-    eventually(lambda: scrubs.has_verdict(filled, 1))
+    eventually(lambda: damaged(filled)[name]["recorded"])
+    assert scrubs.has_verdict(filled, 1)
     scrubs.damage(backing(filled, 1), 100, right[100:101])  # well again: a disk that cannot be trusted
     first = damaged(filled)
     assert scrub(filled) == first

@@ -1,5 +1,6 @@
 """The schedule of scrubs and their orders, without a kernel and under a clock of the test."""
 
+import errno
 import mmap
 import os
 import threading
@@ -19,7 +20,9 @@ from support.records import make_sealed
 from support.waiting import until
 
 from commitlogfs.fusefs.integrity import scrub as module
+from commitlogfs.fusefs.integrity import verdicts as verdicts_module
 from commitlogfs.fusefs.integrity.scrub import Scrub, _Worker
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk, DiskState
@@ -28,7 +31,9 @@ from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
 from commitlogfs.store.scrub.progress import LATEST_S, MOST_ORDERS, Command, Progress, read_progress
 from commitlogfs.store.scrub.reading import SegmentReader
+from commitlogfs.store.scrub.recorded import write_verdict
 from commitlogfs.store.scrub.schedule import ScrubRules
+from commitlogfs.store.scrub.verdict import Kind, whole_verdict
 
 COUNT = 9
 SEALED = COUNT - NEWEST_KEPT
@@ -904,6 +909,202 @@ def test_a_disk_that_hangs_at_the_start_does_not_stop_the_schedule(
         trio.run(run)
     finally:
         answered.set()
+
+
+# --- verdicts and joining disks --------------------------------------------------------------------------
+
+DAMAGED = 1
+"""A segment on the second disk, and the first one there."""
+
+
+def damage(parts: Parts) -> None:
+    path = place(parts, DAMAGED)
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS + DAMAGED))
+
+
+def forget_verdicts(parts: Parts) -> Verdicts:
+    """Those of the next daemon, which knows none yet."""
+    parts.verdicts = Verdicts(parts.commitlog, parts.threads)
+    return parts.verdicts
+
+
+def recorded_on_second(parts: Parts) -> Progress:
+    return read_progress(parts.commitlog.disks[DiskNumber(2)].dirfd)
+
+
+async def others_have_recorded_the_end(parts: Parts) -> None:
+    others = [disk.dirfd for number, disk in parts.commitlog.disks.items() if number != 2]
+    await until(lambda: all(read_progress(dirfd).ended_s for dirfd in others))
+
+
+def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts) -> None:
+    """However far the run was: no recorded position is past a segment whose verdict only one daemon knows."""
+    damage(parts)
+    daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            await others_have_recorded_the_end(parts)
+            assert scrub.completed_s() > 0
+            assert not parts.verdicts.is_recorded(segment(parts, DAMAGED))
+        recorded = recorded_on_second(parts)
+        assert (recorded.run, recorded.position) == (scrub.latest, DAMAGED * SIZE)
+        assert (recorded.ended_s, recorded.completed_s) == (0, 0)
+        second.scrub._verdicts = verdicts = forget_verdicts(parts)
+        async with second.running() as scrub, trio.open_nursery() as nursery:
+            assert scrub.completed_s() == 0
+            await second.ended()
+            assert [found for found, _ in verdicts.present()] == [segment(parts, DAMAGED)]
+            nursery.start_soon(verdicts.run)
+            await until(lambda: recorded_on_second(parts).ended_s > 0)
+            assert verdicts.is_recorded(segment(parts, DAMAGED))
+            assert recorded_on_second(parts).completed_s > 0
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+
+
+def test_what_cannot_be_recorded_does_not_delay_the_next_scheduled_one(parts: Parts) -> None:
+    damage(parts)
+    daemon, second = Daemon(parts, ScrubRules(HOUR_S, RATE)), Daemon(parts, ScrubRules(HOUR_S, RATE))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            await others_have_recorded_the_end(parts)
+        second.now_s = NOW_S + HOUR_S / 2
+        second.scrub._verdicts = forget_verdicts(parts)
+        async with second.running() as scrub:
+            await second.ended()
+            assert scrub.figures()[DiskNumber(2)].progress.ended_s == NOW_S + HOUR_S / 2
+            assert scrub.next_s() == NOW_S + HOUR_S
+
+    trio.run(run)
+
+
+def test_a_cancelled_one_is_recorded_as_ended_beside_such_a_verdict(parts: Parts) -> None:
+    damage(parts)
+    daemon = Daemon(parts, ScrubRules(0.0))
+    daemon.busy.update({DiskNumber(1), DiskNumber(3)})
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: scrub.figures()[DiskNumber(2)].progress.ended_s > 0)
+            assert recorded_on_second(parts).ended_s == 0
+            await scrub.change(Command.CANCEL, 0)
+            assert recorded_on_second(parts).ended_s > 0
+            assert scrub.completed_s() == 0
+
+    trio.run(run)
+
+
+def test_verdicts_on_one_disk_do_not_wait_for_another(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, hanging = threading.Event(), parts.commitlog.disks[DiskNumber(1)].dirfd
+
+    def write(dirfd: int, *record: Any) -> None:
+        if dirfd == hanging:
+            answered.wait()
+        write_verdict(dirfd, *record)
+
+    monkeypatch.setattr(verdicts_module, "write_verdict", write)
+    first, second = segment(parts, 0), segment(parts, 1)
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            for one in (first, second):
+                parts.verdicts.record(one, whole_verdict(Kind.ROTTED, SIZE, 5))
+            nursery.start_soon(parts.verdicts.run)
+            await until(lambda: parts.verdicts.is_recorded(second))
+            assert not parts.verdicts.is_recorded(first)
+            answered.set()
+            await until(lambda: parts.verdicts.is_recorded(first))
+            nursery.cancel_scope.cancel()
+
+    try:
+        trio.run(run)
+    finally:
+        answered.set()
+
+
+@pytest.mark.parametrize("found", ["nothing", "damaged", "a newer version", "an error"])
+def test_a_disk_whose_record_is_lost_is_read(parts: Parts, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    """It has segments of the run, so it takes part: not only a disk that has joined since has no record."""
+    daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
+    directory = parts.directories[1]
+
+    def read(of: int) -> Progress:
+        if of == parts.commitlog.disks[DiskNumber(2)].dirfd:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read_progress(of)
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            await until(lambda: recorded_on_second(parts).ended_s > 0)
+            await others_have_recorded_the_end(parts)
+        recorded = bytearray(os.getxattr(directory, layout.XATTR_SCRUB))
+        recorded[0 if found == "a newer version" else 30] ^= 1
+        os.setxattr(directory, layout.XATTR_SCRUB, bytes(recorded))
+        if found == "nothing":
+            os.removexattr(directory, layout.XATTR_SCRUB)
+        if found == "an error":
+            monkeypatch.setattr(module, "read_progress", read)
+        second.busy.update(parts.commitlog.disks)
+        async with second.running() as scrub:
+            assert scrub.is_active
+            assert scrub.completed_s() == 0
+            assert second.left_by_disk() == {1: 0, 2: SEALED // 3 * SIZE, 3: 0}
+            second.busy.clear()
+            await second.ended()
+            assert scrub.completed_s() > 0
+            assert scrub.read_bytes == (SEALED + SEALED // 3) * SIZE
+
+    trio.run(run)
+
+
+def test_a_disk_that_has_joined_since_takes_no_part(parts: Parts) -> None:
+    """It has no segment of the run: here, because they have left it."""
+    daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            await until(lambda: recorded_on_second(parts).ended_s > 0)
+            await others_have_recorded_the_end(parts)
+            completed_s = scrub.completed_s()
+        os.removexattr(parts.directories[1], layout.XATTR_SCRUB)
+        for index in range(1, SEALED, 3):
+            parts.commitlog.catalog.remove(segment(parts, index))
+        second.busy.update(parts.commitlog.disks)
+        async with second.running() as scrub:
+            await second.stays(active=False)
+            assert scrub.completed_s() == completed_s
+
+    trio.run(run)
+
+
+def test_none_is_complete_while_a_disk_is_missing(parts: Parts) -> None:
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            parts.commitlog.missing = ("/data4/commitlog",)
+            assert scrub.completed_s() == 0
+            parts.commitlog.missing = ()
+            assert scrub.completed_s() > 0
+
+    trio.run(run)
 
 
 # --- orders by hand --------------------------------------------------------------------------------------

@@ -77,6 +77,30 @@ def test_segments_that_were_not_read() -> None:
     assert "92 s to go; not read: 1 segment of /data1 (see the log)." in describe_scrub(running)
 
 
+def test_disks_that_are_not_there() -> None:
+    scrub = a_scrub(state="done", unread_disks=["/data3", "/data4"])
+    assert describe_scrub(scrub).endswith(
+        "has ended; not read: /data3 (not served), /data4 (not served). None is complete without all disks; "
+        "`commitlogfs scrub start` begins the next one."
+    )
+
+
+def test_a_verdict_that_is_not_recorded() -> None:
+    damaged = {
+        "segment": "00000000001073741824",
+        "disk": "/data1",
+        "kind": "written-broken",
+        "since": SINCE,
+        "recorded": False,
+        "located": False,
+        "ranges": [(1073741824, 2147483648)],
+        "messages": [],
+        "message_count": 0,
+    }
+    assert describe_damaged(damaged)[1:] == ["    not recorded by its disk: another daemon has to find it again"]
+    assert describe_damaged({**damaged, "recorded": True})[1:] == []
+
+
 def test_nothing_to_say() -> None:
     assert describe_summary({}) == ""  # of a former daemon
     assert describe_summary({"scrub": a_scrub(state="none")}) == ""
