@@ -685,12 +685,13 @@ class Scrub:
         if job.is_unstable:
             log_event(log, logging.WARNING, "unstable_read", segment=segment.name, disk=worker.disk.path)
         if evidence is not None:
-            self._record(segment, decide(evidence, round(self._clock.wall())))
+            await self._record(segment, decide(evidence, round(self._clock.wall())))
         return _Outcome.DONE
 
-    def _record(self, segment: Segment, verdict: Verdict | None) -> None:
+    async def _record(self, segment: Segment, verdict: Verdict | None) -> None:
         if verdict is not None and self._may_read(segment):
             self._verdicts.record(segment, verdict)
+            await self._verdicts.record_on_disk(segment)
 
     async def _record_failure(
         self, worker: _Worker, segment: Segment, error: SegmentUnreadableError | OSError
@@ -711,7 +712,7 @@ class Scrub:
             return _Outcome.DONE
         if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
             return _Outcome.NOT_READ
-        self._record(segment, whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock.wall())))
+        await self._record(segment, whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock.wall())))
         return _Outcome.DONE
 
     def _recordable(self, worker: _Worker) -> Progress:

@@ -2,10 +2,10 @@
 
 Those of former daemons are found by fusefs/integrity/recorded.py.
 
-A verdict stays until it is cleared, or its file has left the log. It is known at once, and recorded in the
-background, on each disk by a task of its own. On a disk that cannot be written, only this daemon knows it; so the
-scrub records no position past such a segment, and the next daemon finds it again. The damaged file of a repaired
-segment keeps its own, in case it becomes the segment again.
+A verdict stays until it is cleared, or its file has left the log. It is known at once, and each disk has a task
+that records it. While that cannot be done, because the disk is full or read-only, only this daemon knows it: so
+the scrub records no position past such a segment, and the next daemon finds it again. The damaged file of a
+repaired segment keeps its own, in case it becomes the segment again.
 """
 
 import logging
@@ -64,7 +64,7 @@ class Verdicts:
         while True:
             changed = self._changed
             for segment in self._unrecorded_on(disk):
-                await self._record_file(segment)
+                await self.record_on_disk(segment)
             with trio.move_on_after(self._timing.retry_s):
                 await changed.wait()
 
@@ -164,6 +164,23 @@ class Verdicts:
         )
         return True
 
+    async def record_on_disk(self, segment: Segment) -> None:
+        """Record the verdict on a segment with its file now, if there is one that is not recorded. It is tried
+        again later if that fails."""
+        disk = self._commitlog.disk_of(segment)
+        async with self._locks[disk.number]:
+            known = self._known.get(segment.base_offset)
+            if known is None or known.is_recorded or disk.forbids_writes or disk.is_unresponsive:
+                return
+            verdict = known.verdict
+            write = partial(write_verdict, disk.dirfd, segment.name, segment.ino, verdict)
+            try:
+                await self._threads.run_within(disk.number, self._timing.record_s, write)
+            except (OSError, TimeoutError) as error:
+                self._report_unrecorded(segment, known, str(error))
+                return
+            known.is_recorded = known.verdict is verdict and known.files[-1] is segment
+
     def record_found(self, segment: Segment, verdict: Verdict, *, is_recorded: bool = True) -> None:
         """A former daemon has found this on a segment, or on a file that was set aside. `is_recorded`: the file
         records it."""
@@ -223,22 +240,6 @@ class Verdicts:
                 self._known.pop(segment.base_offset, None)
                 log_event(log, logging.WARNING, "verdict_cleared", segment=segment.name, disk=disk.path)
         return kept
-
-    async def _record_file(self, segment: Segment) -> None:
-        """Tried again later if it fails."""
-        disk = self._commitlog.disk_of(segment)
-        async with self._locks[disk.number]:
-            known = self._known.get(segment.base_offset)
-            if known is None or known.is_recorded or disk.forbids_writes or disk.is_unresponsive:
-                return
-            verdict = known.verdict
-            write = partial(write_verdict, disk.dirfd, segment.name, segment.ino, verdict)
-            try:
-                await self._threads.run_within(disk.number, self._timing.record_s, write)
-            except (OSError, TimeoutError) as error:
-                self._report_unrecorded(segment, known, str(error))
-                return
-            known.is_recorded = known.verdict is verdict and known.files[-1] is segment
 
     def _report_unrecorded(self, segment: Segment, known: _Known, reason: str) -> None:
         if reason != known.reported:

@@ -925,6 +925,20 @@ def damage(parts: Parts) -> None:
     os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS + DAMAGED))
 
 
+@pytest.fixture
+def full(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Descriptors of the directories whose disks have no room for a verdict: that of the second one."""
+    directories = {parts.commitlog.disks[DiskNumber(2)].dirfd}
+
+    def write(dirfd: int, *record: Any) -> None:
+        if dirfd in directories:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_verdict(dirfd, *record)
+
+    monkeypatch.setattr(verdicts_module, "write_verdict", write)
+    return directories
+
+
 def forget_verdicts(parts: Parts) -> Verdicts:
     """Those of the next daemon, which knows none yet."""
     parts.verdicts = Verdicts(parts.commitlog, parts.threads)
@@ -940,7 +954,7 @@ async def others_have_recorded_the_end(parts: Parts) -> None:
     await until(lambda: all(read_progress(dirfd).ended_s for dirfd in others))
 
 
-def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts) -> None:
+def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts, full: set[int]) -> None:
     """However far the run was: no recorded position is past a segment whose verdict only one daemon knows."""
     damage(parts)
     daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
@@ -960,6 +974,8 @@ def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts) -> None:
             assert scrub.completed_s() == 0
             await second.ended()
             assert [found for found, _ in verdicts.present()] == [segment(parts, DAMAGED)]
+            assert recorded_on_second(parts).ended_s == 0
+            full.clear()
             nursery.start_soon(verdicts.run)
             await until(lambda: recorded_on_second(parts).ended_s > 0)
             assert verdicts.is_recorded(segment(parts, DAMAGED))
@@ -969,6 +985,7 @@ def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts) -> None:
     trio.run(run)
 
 
+@pytest.mark.usefixtures("full")
 def test_what_cannot_be_recorded_does_not_delay_the_next_scheduled_one(parts: Parts) -> None:
     damage(parts)
     daemon, second = Daemon(parts, ScrubRules(HOUR_S, RATE)), Daemon(parts, ScrubRules(HOUR_S, RATE))
@@ -988,6 +1005,7 @@ def test_what_cannot_be_recorded_does_not_delay_the_next_scheduled_one(parts: Pa
     trio.run(run)
 
 
+@pytest.mark.usefixtures("full")
 def test_a_cancelled_one_is_recorded_as_ended_beside_such_a_verdict(parts: Parts) -> None:
     damage(parts)
     daemon = Daemon(parts, ScrubRules(0.0))
@@ -1001,6 +1019,21 @@ def test_a_cancelled_one_is_recorded_as_ended_beside_such_a_verdict(parts: Parts
             await scrub.change(Command.CANCEL, 0)
             assert recorded_on_second(parts).ended_s > 0
             assert scrub.completed_s() == 0
+
+    trio.run(run)
+
+
+def test_a_verdict_is_recorded_before_the_scrub_goes_on(parts: Parts) -> None:
+    """So a daemon that ends then has nothing to read again."""
+    damage(parts)
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            assert parts.verdicts.is_recorded(segment(parts, DAMAGED))
+            await until(lambda: recorded_on_second(parts).ended_s > 0)
 
     trio.run(run)
 
