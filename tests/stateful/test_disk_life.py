@@ -550,6 +550,8 @@ class DiskLifeModel(RuleBasedStateMachine):
         member.stale.clear()
         if how == "mount":
             self.start()
+        else:  # the daemon that refused to end may have seen that the disk was away
+            eventually(lambda: self.is_state(member, self.life.status(), member.state))
 
     def refused_mount(self, code: str) -> None:
         ran = self.life.pool.cli("mount", self.life.pool.config)
