@@ -201,6 +201,11 @@ def _progress(total: int, segment_size: int) -> Iterator[Any]:
         yield on_step_of
 
 
+_UNTIL_RESTART: Final = (
+    "a broker that has a repaired segment open reads the damaged file until its restart, and so do its consumers"
+)
+
+
 def _report(name: str, outcomes: Sequence[Outcome], size: int, *, dry_run: bool, as_json: bool) -> None:
     gaps = [outcome for outcome in outcomes if outcome.damage is None]
     repairs = [outcome for outcome in outcomes if outcome.damage is not None]
@@ -208,10 +213,7 @@ def _report(name: str, outcomes: Sequence[Outcome], size: int, *, dry_run: bool,
         typer.echo(json.dumps({"name": name, "dry_run": dry_run, **_as_json(gaps, repairs)}))
         return
     output = Output()
-    for outcome in outcomes:
-        taken = "not taken from " if _is_possible(outcome.damage) else ""
-        for failure in outcome.failures:
-            output.report("problem", f"{outcome.segment}: {taken}{failure}")
+    _report_failures(output, outcomes)
     if not outcomes:
         settings.say(f"{name}: the log has no gap")
         return
@@ -221,6 +223,15 @@ def _report(name: str, outcomes: Sequence[Outcome], size: int, *, dry_run: bool,
     if any(outcome.place is None and _is_possible(outcome.damage) for outcome in outcomes):
         parts.append("name other places with --from")
     output.paragraph(f"{name}: {'; '.join(filter(None, parts))}")
+    if not dry_run and any(outcome.place for outcome in repairs):
+        output.paragraph(f"{name}: {_UNTIL_RESTART}")
+
+
+def _report_failures(output: Output, outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        taken = "not taken from " if _is_possible(outcome.damage) else ""
+        for failure in outcome.failures:
+            output.report("problem", f"{outcome.segment}: {taken}{failure}")
 
 
 def _as_json(gaps: Sequence[Outcome], repairs: Sequence[Outcome]) -> dict[str, Any]:

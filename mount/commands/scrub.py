@@ -22,6 +22,7 @@ from commitlogfs.mount.views.scrub_text import (
     describe_disks,
     describe_file_aside,
     describe_scrub,
+    describe_set_aside,
     describe_start,
     describe_unread,
 )
@@ -115,6 +116,8 @@ def status(which: options.Mount = None, wait: WaitOption = False, as_json: optio
                 output.paragraph(line)
         for file in scrub.get("set_aside", ()):  # a daemon of a former version does not report them
             output.paragraph(describe_file_aside(file))
+        if aside := describe_set_aside(scrub):
+            output.paragraph(aside)
     if scrub["damaged"]:
         raise typer.Exit(ExitCode.FINDINGS)
 

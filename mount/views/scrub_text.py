@@ -30,7 +30,8 @@ def describe_set_aside(scrub: dict[str, Any]) -> str:
     size = approximate_size(sum(file["bytes"] for file in files))
     return (
         f"Set aside: {count_of(len(files), 'damaged file')} of repaired segments ({size}), until "
-        "`commitlogfs scrub clear`, or until the segments have left the log."
+        "`commitlogfs scrub clear`, or until the segments have left the log. A broker that has run since "
+        "before the repair reads the damaged files until its restart."
     )
 
 

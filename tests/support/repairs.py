@@ -43,6 +43,9 @@ def rotten(pool: PoolMount, index: int, position: int = ROT) -> bytes:
     return bytes(right)
 
 
+REPAIRED = "test: 1 segment repaired (1.0 MiB)\ntest: a broker that has a repaired segment open reads"
+
+
 def restore(pool: PoolMount, *options: object, status: int = 0) -> str:
     ran = pool.cli("restore", pool.name, *options)
     assert ran.status == status, ran.err + ran.out
