@@ -22,7 +22,7 @@ from commitlogfs.store.timing import (
 _NEVER_S = 1e9
 
 BRISK = Timing(
-    requests=RequestTiming(freeing_s=0.1, commit_s=2.0, hedge_s=2.0, resize_s=3.0, refresh_s=1.0),
+    requests=RequestTiming(freeing_s=0.1, commit_s=2.0, hedge_s=2.0, resize_s=3.0, refresh_s=1.0, change_s=6.0),
     health=HealthTiming(remembered_s=0.2),
     members=MemberTiming(compare_s=0.2),
     pace=Pace(idle_share=1.0, smallest_share=1.0, look_s=0.05),
