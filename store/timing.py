@@ -5,10 +5,20 @@ are the limits of RocketMQ and of the configuration file, which have their own t
 measured, and the waits of single commands, which stay beside their only use. Of the exporter, the wait for a client
 is here, because its tests need another one.
 
-All times are in seconds. Tests and simulations pass another Timing; an operator has no reason to.
+All times are in seconds. Tests and simulations pass another Timing; an operator has no reason to. Times that
+contradict each other raise ValueError.
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+
+def _require_order(section: object, *times: str) -> None:
+    """Raises ValueError unless each of these times of a section is shorter than the next one."""
+    for shorter, longer in pairwise(times):
+        values = getattr(section, shorter), getattr(section, longer)
+        if values[0] >= values[1]:
+            raise ValueError(f"{shorter} is {values[0]:g}; it has to be less than {longer}, which is {values[1]:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,10 @@ class RequestTiming:
     try_disk_s: float = 5.0
     """For the attempt to pass a disk's files through to the kernel."""
 
+    def __post_init__(self) -> None:
+        _require_order(self, "link_s", "create_s")  # otherwise no disk is asked
+        _require_order(self, "resize_s", "change_s")  # otherwise no segment is given up
+
 
 @dataclass(frozen=True, slots=True)
 class HealthTiming:
@@ -120,6 +134,9 @@ class CheckTiming:
     """A call on a disk that lasts as long counts as hung."""
     hung_look_s: float = 0.1
     """Time between two looks whether calls hang."""
+
+    def __post_init__(self) -> None:
+        _require_order(self, "long_s", "hung_s")
 
 
 @dataclass(frozen=True, slots=True)

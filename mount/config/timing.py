@@ -43,7 +43,11 @@ def describe(timing: Timing) -> str:
 
 def _section(name: str, values: object) -> Any:
     usual = getattr(DEFAULT, name)
-    return _changed(usual, {key: _number(f"{name}.{key}", value) for key, value in _items(name, values, usual)})
+    changes = {key: _number(f"{name}.{key}", value) for key, value in _items(name, values, usual)}
+    try:
+        return _changed(usual, changes)
+    except ValueError as error:
+        _refuse(name, str(error))
 
 
 def _items(where: str, values: object, section: object) -> Iterable[tuple[str, object]]:

@@ -50,7 +50,7 @@ PATIENT = Timing(
         resize_s=_LONG_S,
         flush_s=_LONG_S,
         open_s=_LONG_S,
-        change_s=_LONG_S,
+        change_s=2 * _LONG_S,
         rename_s=_LONG_S,
         stat_s=_LONG_S,
         refresh_s=_LONG_S,
@@ -64,7 +64,7 @@ PATIENT = Timing(
     verdicts=VerdictTiming(load_s=_LONG_S),
 )
 """No request gives up: on a busy machine, a disk that is well may be late. A create has several limits one after
-the other."""
+the other, and so has a change of size."""
 
 
 def segment(parts: "Parts", index: int) -> Segment:

@@ -13,8 +13,11 @@ from support.timings import timing_variables
 
 from commitlogfs.console.errors import UsageError
 from commitlogfs.mount.config.timing import VARIABLE, timing_from
-from commitlogfs.store.timing import DEFAULT, CheckTiming, DaemonTiming, HealthTiming, Timing
+from commitlogfs.mount.location.control_client import PEER_TIMEOUT_S
+from commitlogfs.store.timing import DEFAULT, CheckTiming, DaemonTiming, HealthTiming, RequestTiming, Timing
 
+BROKER_S = 5.0
+"""How long a broker waits for a segment, or for the end of a removal."""
 FIELDS = [
     (section.name, field.name)
     for section in dataclasses.fields(Timing)
@@ -36,12 +39,37 @@ def test_given_times_replace_the_usual_ones() -> None:
 
 @pytest.mark.parametrize(("section", "field"), FIELDS, ids=lambda name: name)
 def test_every_time_can_be_set(section: str, field: str) -> None:
-    changed = timing_from({VARIABLE: json.dumps({section: {field: 4711.5}})})
-    assert getattr(getattr(changed, section), field) == 4711.5
+    value = getattr(getattr(DEFAULT, section), field) / 2 or 4711.5  # half of it contradicts no other time
+    changed = timing_from({VARIABLE: json.dumps({section: {field: value}})})
+    assert getattr(getattr(changed, section), field) == value
     assert changed == timing_from(timing_variables(changed))
     values = dataclasses.asdict(changed)
     values[section][field] = getattr(getattr(DEFAULT, section), field)
     assert values == dataclasses.asdict(DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("section", "shorter", "longer"),
+    [
+        (RequestTiming, "resize_s", "change_s"),
+        (RequestTiming, "link_s", "create_s"),
+        (CheckTiming, "long_s", "hung_s"),
+    ],
+)
+def test_times_that_contradict_each_other_are_refused(section: type, shorter: str, longer: str) -> None:
+    for values in ({shorter: 3.0, longer: 3.0}, {shorter: 6.0, longer: 3.0}):
+        with pytest.raises(ValueError, match=f"{shorter} is .*less than {longer}, which is 3"):
+            section(**values)
+    section(**{shorter: 3.0, longer: 6.0})
+
+
+def test_the_defaults_fit_into_the_patience_of_those_who_wait() -> None:
+    """As the docstrings of the times say. A broker and a control client wait 5 s."""
+    requests, members = DEFAULT.requests, DEFAULT.members
+    assert requests.create_s < BROKER_S
+    assert requests.prepare_s + requests.remove_s <= BROKER_S
+    assert 2 * members.record_s < PEER_TIMEOUT_S
+    assert members.record_s + DEFAULT.daemon.free_s < PEER_TIMEOUT_S
 
 
 def test_only_differences_are_in_the_variable() -> None:
@@ -68,6 +96,7 @@ def test_only_differences_are_in_the_variable() -> None:
         ('{"keeper": {"lock_s": NaN}}', ": keeper.lock_s: NaN is not a time; "),
         ('{"keeper": {"lock_s": Infinity}}', ": keeper.lock_s: Infinity is not a time; "),
         (f'{{"keeper": {{"lock_s": 1{"0" * 400}}}}}', " is not a time; "),
+        ('{"requests": {"resize_s": 3}}', ": requests: resize_s is 3; it has to be less than change_s, which is 3"),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_line(text: str, error: str) -> None:
