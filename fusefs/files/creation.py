@@ -19,7 +19,7 @@ from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import (
     DiskError,
-    DiskFailedError,
+    DiskSilentError,
     NoDiskAvailableError,
     SegmentExistsError,
 )
@@ -134,7 +134,7 @@ class Creation:
             self._record_moved_on(plan, error, failures)
 
         def record_silent(disk: DiskFiles) -> None:
-            silence = DiskFailedError(disk.path, f"no answer within {self._timing.hedge_s:g} s")
+            silence = DiskSilentError(disk.path, f"no answer within {self._timing.hedge_s:g} s")
             self._record_moved_on(plan, silence, failures)
 
         attempts = Attempts(

@@ -219,6 +219,18 @@ def test_the_next_disk_is_asked_after_a_quarter_of_a_second(live, call):
     live(call, main)
 
 
+def test_a_disk_that_is_only_late_is_not_counted_as_failing(live, call, monkeypatch: pytest.MonkeyPatch):
+    async def main(life: Life) -> None:
+        skipped: list[str] = []
+        monkeypatch.setattr(life.parts.observer, "placement_skipped", skipped.append)
+        life.silence.release(3)
+        life.silence.release(2, error=errno.EIO)
+        await life.is_made_beside(1)
+        assert skipped == ["DiskSilentError", "DiskFailedError"]
+
+    live(call, main)
+
+
 def test_what_the_loser_makes_late_goes(live, call):
     async def main(life: Life) -> None:
         life.silence.release(2, 3)
