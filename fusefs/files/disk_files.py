@@ -269,8 +269,7 @@ class DiskFiles:
         DiskSilentError."""
         read = partial(written.has_data, self._disk.dirfd, path)
         try:
-            with self.limited("read", deadline_s):
-                return await self._threads.run_within(self.number, math.inf, read)
+            return await self._run_limited("read", read, deadline_s)
         except FileNotFoundError as error:
             raise self._moved_away(path) from error
 
@@ -423,9 +422,16 @@ class DiskFiles:
         deadline_s: float = math.inf,
         discard: Callable[[T], None] | None = None,
     ) -> T:
+        """As `_run_limited`, with the errors of `_run`."""
+        with self._errors_of(op):
+            return await self._run_limited(op, work, deadline_s, discard)
+
+    async def _run_limited(
+        self, op: str, work: Callable[[], T], deadline_s: float, discard: Callable[[T], None] | None = None
+    ) -> T:
         """The result of `work`. One that comes after the deadline, or after the caller was cancelled, is given to
-        `discard`."""
-        with self._errors_of(op), self.limited(op, deadline_s):
+        `discard`. An OSError is the caller's."""
+        with self.limited(op, deadline_s):
             return await self._threads.run_within(self.number, math.inf, work, discard)
 
     @contextlib.contextmanager
