@@ -40,8 +40,6 @@ class Attempt:
         self.has_ended = False
         self.is_over = False
         """Whether its create has ended without it."""
-        self.names_given = 0
-        """Names.given, when the create ended."""
         self.turn = trio.Event()
         self.link_begins = FirstTaker()
         """Taken by the thread of the disk, just before the link, or by the create that ends: a link that waits for
@@ -93,11 +91,11 @@ class Attempts:
         under_way: AttemptsUnderWay,
         record_failed: Callable[[DiskFiles, DiskError], None],
         record_silent: Callable[[DiskFiles], None],
-        take_late: Callable[[Attempt, Segment, Published], Awaitable[bool]],
+        take_late: Callable[[Attempt, Published, int], Awaitable[bool]],
     ) -> None:
         """`record_failed` is called with the error of a disk, also after the end of the create; `record_silent`
         when another disk is asked, too. `take_late` takes over a file that has got its name although its create has
-        ended without any, and returns whether it has."""
+        ended without any, and returns whether it has; its last argument is Names.given at that end."""
         self._commitlog = commitlog
         self._hedge_s = commitlog.timing.requests.hedge_s
         self._plan = plan
@@ -109,6 +107,8 @@ class Attempts:
         self._attempts: list[Attempt] = []
         self._news = trio.Event()
         self._has_won = False
+        self._names_given = 0
+        """Names.given, when the create ended."""
 
     @property
     def is_any_silent(self) -> bool:
@@ -182,11 +182,11 @@ class Attempts:
     def end(self, winner: Attempt | None) -> None:
         """The create ends, with the file of the `winner`. What the others have got is given up, now or when their
         disks answer."""
-        self._has_won = winner is not None
+        self._has_won, self._names_given = winner is not None, self._commitlog.names.given
         for attempt in self._attempts:
             if attempt is winner:
                 continue
-            attempt.is_over, attempt.names_given = True, self._commitlog.names.given
+            attempt.is_over = True
             has_begun = not attempt.link_begins.take()
             if has_begun and attempt.file is not None and attempt.error is None:
                 self._commitlog.record_leftover(attempt.file, is_linking=True)
@@ -261,7 +261,7 @@ class Attempts:
         """The file has got its name too late. Raises nothing: no error may leave a system task."""
         assert attempt.file is not None
         try:
-            if self._has_won or not await self._take_late(attempt, attempt.file, published):
+            if self._has_won or not await self._take_late(attempt, published, self._names_given):
                 self._commitlog.record_leftover(attempt.file)
                 await self._close(attempt)
         except Exception as error:

@@ -26,7 +26,7 @@ from commitlogfs.store.errors import (
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.pool.admission import FALLBACK
-from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog, CreatePlan
 from commitlogfs.store.segment import format_segment_name
 
@@ -198,16 +198,17 @@ class Creation:
         log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
         return self._handles.add(file, attempt.fd)
 
-    async def _take_late(self, plan: CreatePlan, attempt: Attempt, file: Segment, published: Published) -> bool:
+    async def _take_late(self, plan: CreatePlan, attempt: Attempt, published: Published, names_given: int) -> bool:
         """Its create has failed meanwhile. If no file has got a name since, this is the file, and nobody has it
         open; otherwise it may be one that was removed meanwhile. A disk that an operator has closed meanwhile gets
         no segment."""
         disk = self._commitlog.disks[attempt.disk.number]
+        assert attempt.file is not None
         async with self._changes.lock:
-            is_first = attempt.names_given == self._commitlog.names.given
+            is_first = names_given == self._commitlog.names.given
             if disk.intended_state is not DiskState.RW or not is_first or not self._is_free(plan):
                 return False
-            self._commitlog.record_leftover_gone(file)
+            self._commitlog.record_leftover_gone(attempt.file)
             handle = self._register(attempt, plan, published)
         await self._handles.release(inodes.encode(handle.file))
         return True
@@ -235,16 +236,16 @@ class Creation:
     async def _settle_leftovers(self, name: bytes, deadline: float) -> bool:
         """If no other disk takes the segment, ask the disks that may hold an empty file of this name. Returns
         whether one of them does not."""
-        gone: list[Segment] = []
+        is_any_gone = False
 
         async def ask(file: Segment) -> None:
+            nonlocal is_any_gone
             if await self._disks[file.disk].is_certainly_absent(name):
-                gone.append(file)
+                is_any_gone = True
                 self._commitlog.record_leftover_gone(file)
 
         with trio.move_on_at(deadline):
             async with trio.open_nursery() as nursery:
                 for file in self._commitlog.others.leftovers_named(name):
-                    if file.role is not Role.LINKING:
-                        nursery.start_soon(ask, file)
-        return bool(gone)
+                    nursery.start_soon(ask, file)
+        return is_any_gone

@@ -88,8 +88,8 @@ class Admission:
         eligibility = self.evaluate(now_s)
         if not (eligibility.eligible or eligibility.slow or eligibility.in_backoff):
             raise self._refusal(eligibility, now_s)
-        leftover_disks = {file.disk for file in self._others.leftovers_named(name)}
-        order = tuple(number for number in self._rank(base, eligibility) if number not in leftover_disks)
+        taken = self._others.disks_taken(name)
+        order = tuple(number for number in self._rank(base, eligibility) if number not in taken)
         reasons = [reason.name.lower() for reason in eligibility.refusals.values()]
         skip_reasons = (*reasons, FALLBACK) if eligibility.fallback else tuple(reasons)
         policy = self._emptier_first if self.favours_emptier else self._policy
@@ -108,7 +108,7 @@ class Admission:
     def can_move(self, file: Segment, now_s: float) -> bool:
         """Whether a segment that its disk refuses to continue with could be made on another one."""
         eligibility = self.evaluate(now_s)
-        taken = {file.disk, *(leftover.disk for leftover in self._others.leftovers_named(file.name))}
+        taken = {file.disk, *self._others.disks_taken(file.name)}
         others = {*eligibility.eligible, *eligibility.above_force, *eligibility.slow} - taken
         return file.role is Role.SEGMENT and bool(others)
 

@@ -125,9 +125,12 @@ class OtherFiles:
         ]
 
     def leftovers_named(self, name: bytes) -> list[Segment]:
-        """Leftovers, and files that become leftovers when their disks answer."""
+        return [file for file in self._files.values() if file.role is Role.GIVEN_UP and file.name == name]
+
+    def disks_taken(self, name: bytes) -> set[DiskNumber]:
+        """Disks that have a leftover of this name, or get one when they answer."""
         roles = (Role.GIVEN_UP, Role.LINKING)
-        return [file for file in self._files.values() if file.role in roles and file.name == name]
+        return {file.disk for file in self._files.values() if file.role in roles and file.name == name}
 
     def _is_kept(self, file: Segment) -> bool:
         return (file.disk, file.ino) in self._kept

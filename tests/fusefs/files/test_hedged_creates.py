@@ -24,7 +24,7 @@ from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.errors import NoDiskAvailableError
 from commitlogfs.store.files import allocate, safe_open
 from commitlogfs.store.files.attributes import stat_fd
-from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.timing import RequestTiming
 
@@ -120,7 +120,9 @@ class Life:
 
     def leftovers(self) -> list[int]:
         """Disks on which the log expects an empty file."""
-        return sorted(file.disk for file in self.parts.commitlog.others.leftovers_named(NAME))
+        roles = (Role.GIVEN_UP, Role.LINKING)
+        others = self.parts.commitlog.others
+        return sorted(file.disk for file in others if file.role in roles and file.name == NAME)
 
     async def passes(self, seconds: float) -> None:
         self.clock.jump(seconds)
