@@ -86,7 +86,7 @@ class BackingAttributes:
     def _record_size(self, file: Segment) -> None:
         """Record the size of a file that is open."""
         size = self._handles.size_in_memory(file)
-        if size is not None and size != file.size and size <= self._commitlog.segment_size:
+        if size is not None and min(size, self._commitlog.segment_size) != file.size:
             self._commitlog.record_attributes(file, with_size(file.attributes, size))
 
     async def change(self, file: Segment, wanted: Changes) -> None:

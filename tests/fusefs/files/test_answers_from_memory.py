@@ -241,6 +241,42 @@ def test_the_size_of_an_open_file_needs_no_disk(served: Served, hanging: Hanging
     served.run(task)
 
 
+def test_a_new_segment_that_is_written_past_its_end_is_a_whole_one(served: Served, hanging: HangingCalls) -> None:
+    """With passthrough nobody tells the daemon, and the disk does not answer."""
+
+    async def task() -> None:
+        handle = await served.parts.creation.create(name_of(COUNT), OURS)
+        os.pwrite(handle.fd, bytes(SIZE + 1), 0)
+        getting = served.operations.getattr(inode_of(handle.file), CTX)
+        assert await served.seconds(getting, hanging, SOON_S) == SOON_S
+        assert handle.file.size == SIZE
+        assert served.parts.commitlog.catalog.last_whole is handle.file
+        hanging.answer()
+        await served.parts.handles.release(inode_of(handle.file))
+
+    served.run(task)
+
+
+def test_the_late_answer_counts_for_a_segment_that_is_written_past_its_end(
+    served: Served, hanging: HangingCalls
+) -> None:
+    """Memory knows nothing newer: its size stays the same."""
+
+    async def task() -> None:
+        file = segment(served.parts, 0)
+        handle = await served.parts.handles.open(file)
+        os.pwrite(handle.fd, b"past the end", SIZE)
+        touch(served.parts, 0)
+        assert await served.seconds(served.operations.getattr(inode_of(file), CTX), hanging, SOON_S) == SOON_S
+        assert (file.size, mtime_of(file.attributes) == NEW_NS) == (SIZE, False)
+        hanging.answer()
+        await until_really(lambda: mtime_of(file.attributes) == NEW_NS)
+        assert file.size == SIZE
+        await served.parts.handles.release(inode_of(file))
+
+    served.run(task)
+
+
 def test_the_size_at_the_last_close_needs_no_disk(
     served: Served, hanging: HangingCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
