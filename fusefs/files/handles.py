@@ -21,7 +21,7 @@ from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, SegmentNotFoundError
 from commitlogfs.store.pool import leftovers
-from commitlogfs.store.pool.catalog import Growth, Role, Segment
+from commitlogfs.store.pool.catalog import Role, Segment, SizeChange
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.other_files import was_moved
 
@@ -118,7 +118,7 @@ class Handles:
     def size_in_memory(self, file: Segment) -> int | None:
         """Size of a file that this daemon has open, as the kernel knows it without its disk; None for any other,
         and for a new segment whose size in memory its disk has not confirmed."""
-        if not self.is_open(file) or file.growth is not Growth.NONE:
+        if not self.is_open(file) or file.size_change is not SizeChange.NONE:
             return None
         return leftovers.size_in_memory(self._handles[inodes.encode(file)].fd)
 
@@ -225,7 +225,7 @@ class Handles:
     def _holds_nothing(self, handle: Handle) -> bool:
         """Whether nobody has written to an open file; False in doubt. Does not ask the disk. When a change of size
         has failed, memory proves nothing any more: what a process has written since may be synced and evicted."""
-        if handle.file.growth is Growth.UNDER_WAY:
+        if handle.file.size_change is SizeChange.UNDER_WAY:
             return leftovers.is_unwritten(handle.fd, self._commitlog.segment_size)
         return leftovers.size_in_memory(handle.fd) == 0
 

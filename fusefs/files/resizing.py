@@ -24,7 +24,7 @@ from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyErr
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import ino_of, size_of
 from commitlogfs.store.files.changes import Changes
-from commitlogfs.store.pool.catalog import Growth, Role, Segment
+from commitlogfs.store.pool.catalog import Role, Segment, SizeChange
 from commitlogfs.store.pool.commitlog import CommitLog
 
 log = logging.getLogger(__name__)
@@ -111,20 +111,20 @@ class Resizing:
     async def _change_size(self, file: Segment, disk: DiskFiles, wanted: Changes) -> None:
         """The disk may answer when the segment has been given up, or its caller has an error. What is recorded
         meanwhile, as by a write, counts: then the size has been confirmed otherwise."""
-        if file.growth is Growth.NONE:
-            file.growth = Growth.UNDER_WAY
+        if file.size_change is SizeChange.NONE:
+            file.size_change = SizeChange.UNDER_WAY
         try:
             attributes = await disk.change(file.path, file.ino, wanted, self._commitlog.check_resize)
         except (DiskReadOnlyError, DiskFailedError) as error:
             try:
                 await self._give_up(file, disk, error)
             finally:
-                if file.growth is Growth.UNDER_WAY:
-                    file.growth = Growth.FAILED
+                if file.size_change is SizeChange.UNDER_WAY:
+                    file.size_change = SizeChange.FAILED
             raise
         except Exception:
-            if file.growth is Growth.UNDER_WAY:
-                file.growth = Growth.NONE
+            if file.size_change is SizeChange.UNDER_WAY:
+                file.size_change = SizeChange.NONE
             raise
         else:
             if file.role is not Role.GIVEN_UP:
@@ -182,11 +182,11 @@ class Resizing:
         known = self._handles.is_certainly_empty(file)
         if known:
             return True
-        if file.growth is Growth.FAILED:
+        if file.size_change is SizeChange.FAILED:
             return await self._disks[file.disk].holds_nothing(file.path, file.ino)
         if known is not None:
             return False
-        if not self._backing.is_passed_through(file) and file.growth is Growth.NONE:
+        if not self._backing.is_passed_through(file) and file.size_change is SizeChange.NONE:
             return file.size == 0
         seen = await self._attributes.read(file)
         return seen is not None and (ino_of(seen), size_of(seen)) == (file.ino, 0)

@@ -34,7 +34,7 @@ class Role(IntEnum):
     """Without a name, on a disk that was asked to give it one and has not answered: GIVEN_UP if it does."""
 
 
-class Growth(Enum):
+class SizeChange(Enum):
     """The answer of a new segment's disk to the change to its full size."""
 
     NONE = "none"
@@ -50,7 +50,7 @@ class Segment:
     `placed_as` is its file name where that is not the segment's own name (roles TEMPORARY and RETIRED).
     """
 
-    __slots__ = ("attributes", "base_offset", "disk", "growth", "ino", "placed_as", "role")
+    __slots__ = ("attributes", "base_offset", "disk", "ino", "placed_as", "role", "size_change")
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Segment:
         self.attributes = attributes
         self.role = role
         self.placed_as = placed_as
-        self.growth = Growth.NONE
+        self.size_change = SizeChange.NONE
         """With any other one the size is not known: what a stat sees may never get to the disk."""
 
     @property

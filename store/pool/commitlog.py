@@ -38,7 +38,7 @@ from commitlogfs.store.findings import Finding, FindingCode
 from commitlogfs.store.placement import PlacementPolicy
 from commitlogfs.store.placement.standing import Standing
 from commitlogfs.store.pool.admission import Admission
-from commitlogfs.store.pool.catalog import Catalog, Growth, Role, Segment
+from commitlogfs.store.pool.catalog import Catalog, Role, Segment, SizeChange
 from commitlogfs.store.pool.names import Names
 from commitlogfs.store.pool.open import Pool
 from commitlogfs.store.pool.other_files import OtherFiles
@@ -311,7 +311,7 @@ class CommitLog:
         size_changes = size_of(attributes) != file.size
         is_written = size_changes or mtime_of(attributes) != mtime_of(file.attributes)
         file.attributes = attributes
-        file.growth = Growth.NONE
+        file.size_change = SizeChange.NONE
         if size_changes and self.catalog.by_ino(file.disk, file.ino) is file:
             self.catalog.record_size(file)
             self._are_losses_checked = False
@@ -326,7 +326,7 @@ class CommitLog:
         False, and nothing recorded, for another inode: another file has been put in its place."""
         if ino_of(seen) != file.ino:
             return False
-        if file.attributes is known and file.growth is Growth.NONE:
+        if file.attributes is known and file.size_change is SizeChange.NONE:
             self.record_attributes(file, seen)
         return True
 
