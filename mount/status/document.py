@@ -99,7 +99,8 @@ class StatusReport:
         store_root = await self._store_root()
         log = self._log
         accepted_gaps = await count_accepted_gaps(log)
-        # Nothing below waits, so all of it is of one moment.
+        # Nothing below waits, so all that is said of a disk is of one moment. What was measured above, as the store
+        # root and the accepted gaps, is a little older.
         eligibility = log.evaluate(self._clock.monotonic())
         rate = self._ingest_rate()
         share = _share(rate, eligibility)
