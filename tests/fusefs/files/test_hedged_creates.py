@@ -118,6 +118,15 @@ class Life:
             await self.passes(DEFAULTS.create_s)
         assert self.error is not None
 
+    async def fails_beside_all(self) -> None:
+        """No disk answers until the time of the create is over."""
+        async with self.creating():
+            await self.waits_for(1, 2, 3)
+            await self.passes(DEFAULTS.create_s - 3 * DEFAULTS.hedge_s - MOMENT_S)
+            assert not self.has_ended
+            await self.passes(MOMENT_S)
+        assert self.error is not None
+
     def leftovers(self) -> list[int]:
         """Disks on which the log expects an empty file."""
         roles = (Role.GIVEN_UP, Role.LINKING)
@@ -293,9 +302,7 @@ def test_any_disk_that_is_ready_makes_the_segment(live):
 
 def test_creates_that_fail_hold_one_thread_of_a_disk(live):
     async def main(life: Life) -> None:
-        async with life.creating():
-            await life.waits_for(1, 2, 3)
-            await life.passes(DEFAULTS.create_s)
+        await life.fails_beside_all()
         for _ in range(2):
             life.error = None
             await life.parts.usage.refresh(0)  # a measurement would end in real time
@@ -342,11 +349,7 @@ def test_all_disks_are_slow_and_one_makes_it_in_time(live, call):
 
 def test_no_disk_answers(live, call):
     async def main(life: Life) -> None:
-        async with life.creating():
-            await life.waits_for(1, 2, 3)
-            await life.passes(DEFAULTS.create_s - 3 * DEFAULTS.hedge_s - MOMENT_S)
-            assert not life.has_ended
-            await life.passes(MOMENT_S)
+        await life.fails_beside_all()
         assert life.error is not None
         assert errno_of(life.error) == errno.EIO
         life.silence.release(3)
@@ -474,9 +477,7 @@ def test_a_create_whose_disks_may_all_make_its_file_yet_blames_them(live):
     """And no other name: the disks may take that one."""
 
     async def main(life: Life) -> None:
-        async with life.creating():
-            await life.waits_for(1, 2, 3)
-            await life.passes(DEFAULTS.create_s)
+        await life.fails_beside_all()
         life.error = None
         async with life.creating():
             await life.when(lambda: life.has_ended)
