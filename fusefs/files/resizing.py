@@ -71,42 +71,42 @@ class Resizing:
     async def resize(self, file: Segment, wanted: Changes) -> None:
         """Change a file's size, and what else is `wanted`; the size is committed in the background.
 
-        A new segment whose disk refuses, or hangs, is given up: the caller gets the error. Raises DiskError,
-        OSError, InvalidSizeError, BeyondSegmentError, StaleInodeError.
+        A new segment whose disk refuses, or hangs, is given up: the caller gets the error. What cannot be given up
+        has RequestTiming.change_s in all. Raises DiskError, OSError, InvalidSizeError, BeyondSegmentError,
+        StaleInodeError.
         """
         require_in_place(file)
-        await self._wait_for_other(file, wanted)
-        if self._is_new(file):
-            await self._grow(file, wanted)
-        else:
-            await self._attributes.change(file, wanted)
-            self._sync_soon(file, self._disks[file.disk])
+        disk = self._disks[file.disk]
+        with disk.limited("ftruncate", self._timing.change_s):
+            await self._wait_for_other(file, wanted)
+            if self._is_new(file):
+                await self._grow(file, disk, wanted)
+            else:
+                await self._attributes.change(file, wanted)
+                self._sync_soon(file, disk)
 
     async def _wait_for_other(self, file: Segment, wanted: Changes) -> None:
-        """A change to another size has its own answer. Raises DiskSilentError, StaleInodeError."""
-        with self._disks[file.disk].limited("ftruncate", self._timing.change_s):
-            while (other := self._growths.get(file)) is not None and other.wanted != wanted:
-                with contextlib.suppress(StoreError, OSError):  # which its own caller gets
-                    await other.work.wait()
-                require_in_place(file)
+        """A change to another size has its own answer. Raises StaleInodeError."""
+        while (other := self._growths.get(file)) is not None and other.wanted != wanted:
+            with contextlib.suppress(StoreError, OSError):  # which its own caller gets
+                await other.work.wait()
+            require_in_place(file)
 
-    async def _grow(self, file: Segment, wanted: Changes) -> None:
+    async def _grow(self, file: Segment, disk: DiskFiles, wanted: Changes) -> None:
         """For a new segment, which nothing moves before it has its size. A disk that does not answer soon has more
         time if the segment cannot be given up. It is not asked again: it may show the size already."""
-        disk = self._disks[file.disk]
         if file not in self._growths:
             work = AbandonableWork(partial(self._change_size, file, disk, wanted))
             self._growths[file] = _UnderWay(wanted, work)
         growth = self._growths[file].work
-        with disk.limited("ftruncate", self._timing.change_s):
-            if self._may_give_up(file):
-                with trio.move_on_after(self._timing.resize_s):
-                    return await growth.wait()
-                silence = DiskSilentError(disk.path, f"ftruncate: no answer within {self._timing.resize_s:g} s")
-                if await self._give_up(file, disk, silence):
-                    disk.record_error("ftruncate", "ETIMEDOUT")
-                    raise silence
-            await growth.wait()
+        if self._may_give_up(file):
+            with trio.move_on_after(self._timing.resize_s):
+                return await growth.wait()
+            silence = DiskSilentError(disk.path, f"ftruncate: no answer within {self._timing.resize_s:g} s")
+            if await self._give_up(file, disk, silence):
+                disk.record_error("ftruncate", "ETIMEDOUT")
+                raise silence
+        await growth.wait()
 
     async def _change_size(self, file: Segment, disk: DiskFiles, wanted: Changes) -> None:
         """The disk may answer when the segment has been given up, or its caller has an error. What is recorded

@@ -44,6 +44,11 @@ class Journal:
         self.error = error
         self.answers.set()
 
+    def answer_once(self) -> None:
+        """Only the calls that wait now."""
+        answers, self.answers = self.answers, threading.Event()
+        answers.set()
+
 
 def unknown(_fd: int) -> tuple[int, int, int, int]:
     raise OSError(errno.ENOSYS, "Function not implemented")
@@ -290,6 +295,30 @@ def test_a_change_to_another_size_is_a_change_of_its_own(live: Live) -> None:
         assert file.size == SIZE
 
     live(main)
+
+
+def test_a_change_to_another_size_has_three_seconds_in_all(live: Live) -> None:
+    """The change before it has some of them."""
+
+    async def main(life: Life) -> None:
+        file = await life.make()
+        async with life.resizing(file, Changes(size=0)):
+            await life.passes(1.0)
+            async with life.resizing(file):
+                await life.passes(DEFAULTS.change_s - 0.5)
+                await life.when(lambda: len(life.errors) == 1)
+                life.journal.answer_once()
+                await life.when(lambda: life.journal.begun == 2)
+                await life.passes(0.5 - MOMENT_S)
+                assert len(life.errors) == 1
+                await life.passes(MOMENT_S)
+                await life.when(lambda: len(life.errors) == 2)
+        assert all(isinstance(error, DiskFailedError) for error in life.errors)
+        assert life.clock.current_time() == pytest.approx(1.0 + DEFAULTS.change_s)
+        life.journal.answer()
+        await life.when(lambda: file.size == SIZE)
+
+    live(main, disks=1)
 
 
 def test_a_size_that_no_disk_has_confirmed_is_not_shown(live: Live) -> None:
