@@ -20,9 +20,18 @@ class AbandonableWork(Generic[T]):
         self._error: Exception | None = None
         trio.lowlevel.spawn_system_task(self._run, work)
 
+    @property
+    def has_ended(self) -> bool:
+        return self._ended.is_set()
+
     async def wait(self) -> T:
-        """The result of the work; raises its error. A caller that is cancelled leaves the work running."""
-        await self._ended.wait()
+        """The result of the work; raises its error. A caller that is cancelled leaves the work running; what
+        has ended in the same moment counts."""
+        try:
+            await self._ended.wait()
+        except trio.Cancelled:
+            if not self.has_ended:
+                raise
         if self._error is not None:
             raise self._error
         return self._result[0]

@@ -63,19 +63,19 @@ class DiskThreads:
     ) -> T:
         """Result of `function`. Raises TimeoutError after `deadline_s`, and leaves the thread behind.
 
-        A result that comes later, or after the waiting task was cancelled, is passed to `discard` in that thread.
-        `limiter` is one of `set_aside`.
+        A result that comes later, or after the waiting task was cancelled, is passed to `discard` in that thread;
+        one that is there in that moment counts. `limiter` is one of `set_aside`.
         """
         outcome: _Outcome[T] = _Outcome(function, discard)
         try:
             with trio.move_on_after(deadline_s):
                 return await self._call(disk, limiter or self._limiters[disk], outcome.work, may_be_abandoned=True)
         except trio.Cancelled:
-            if not outcome.abandon():
-                outcome.discard(outcome.result[0])
-            raise
-        if outcome.abandon():
-            raise TimeoutError(f"no answer within {deadline_s:g} s")
+            if outcome.abandon():
+                raise
+        else:
+            if outcome.abandon():
+                raise TimeoutError(f"no answer within {deadline_s:g} s")
         return outcome.result[0]
 
     def set_aside(self, disk: DiskNumber, threads: int) -> trio.CapacityLimiter:

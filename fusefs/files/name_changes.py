@@ -77,27 +77,19 @@ class NameChanges:
         `work` continues then, and the names are reserved until it ends. `on_late` is called when nobody waits for
         `work` any longer, because of the deadline or because the caller was cancelled.
         """
-        has_ended = False
         self._in_flight.update(names)
 
         async def work_and_release() -> T:
-            nonlocal has_ended
             try:
                 return await work()
             finally:
-                has_ended = True
                 self._in_flight.difference_update(names)
 
         changing = AbandonableWork(work_and_release)
         try:
             with disk.limited(op, deadline_s):
                 return await changing.wait()
-        except DiskSilentError:
-            if has_ended:  # in the same moment
-                return await changing.wait()
-            on_late()
-            raise
-        except trio.Cancelled:
-            if not has_ended:
+        except (DiskSilentError, trio.Cancelled):
+            if not changing.has_ended:
                 on_late()
             raise

@@ -58,6 +58,29 @@ def test_the_work_outlives_its_waiter_and_another_gets_the_result():
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
+@pytest.mark.parametrize("error", [None, OSError(5, "injected")])
+def test_what_ends_in_the_moment_in_which_its_waiter_gives_up_counts(error: OSError | None):
+    async def main() -> None:
+        async def work() -> str:
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            if error is not None:
+                raise error
+            return "made"
+
+        with trio.CancelScope() as scope:
+            waiting = AbandonableWork(work).wait()
+            if error is None:
+                assert await waiting == "made"
+            else:
+                with pytest.raises(OSError, match="injected"):
+                    await waiting
+        assert scope.cancel_called
+        assert not scope.cancelled_caught
+
+    trio.run(main)
+
+
 def test_an_error_that_nobody_waits_for_ends_nothing_else():
     async def main() -> None:
         slow = Slow(OSError(5, "injected"))

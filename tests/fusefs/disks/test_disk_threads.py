@@ -119,6 +119,28 @@ def test_a_result_that_nobody_waits_for_any_more_is_discarded_too():
     trio.run(main)
 
 
+def test_a_result_that_is_there_when_its_task_is_cancelled_is_returned():
+    """As at the end of a limit around several calls: the event loop has not seen the answer yet."""
+    results: list[str] = []
+
+    async def main() -> None:
+        threads = DiskThreads([ONE])
+
+        async def ask(call: Hung) -> None:
+            results.append(await threads.run_within(ONE, LONG_S, call.work, call.discard))
+
+        with hung() as call:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask, call)
+                await wait_for(call.started)
+                call.released.set()
+                eventually(lambda: threads.longest_s(ONE) == 0.0)  # the event loop stands still meanwhile
+                nursery.cancel_scope.cancel()
+        assert (results, call.discarded) == (["late"], [])
+
+    trio.run(main)
+
+
 def test_errors_pass_through_in_time_and_are_dropped_when_late():
     clock = MockClock()
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 
 import pytest
 import trio
-from pyfuse3 import EntryAttributes, FileHandleT, FileNameT, InodeT, RequestContext
+from pyfuse3 import EntryAttributes, FileHandleT, FileNameT, FUSEError, InodeT, RequestContext
 from support.pooled import OURS, SIZE, Parts, make, name_of, open_parts, place, segment
 from support.waiting import PATIENCE_S, eventually
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -20,6 +20,7 @@ from commitlogfs.fusefs.disks import usage_monitor
 from commitlogfs.fusefs.disks.disk_threads import THREADS_PER_DISK
 from commitlogfs.fusefs.files import disk_files
 from commitlogfs.fusefs.files.control_files import ControlContents
+from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing_table import BackingTable
 from commitlogfs.fusefs.operations import CommitLogOperations
@@ -30,6 +31,8 @@ from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.timing import DEFAULT
 
 COUNT = 9
+ROUNDS = 40
+"""The order in which two tasks wake in the same moment is random."""
 CTX = cast(RequestContext, None)
 ROOT = InodeT(inodes.ROOT)
 SOON_S, STAT_S = DEFAULT.requests.refresh_s, DEFAULT.requests.stat_s
@@ -381,6 +384,45 @@ def test_a_disk_that_is_only_busy_answers_for_itself(served: Served) -> None:
     with ExitStack() as stack:
         stack.callback(hanging.answer)
         served.run(task)
+
+
+def test_a_sync_that_ends_with_the_time_of_its_close_counts(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush_s, answers = DEFAULT.requests.flush_s, list[bool]()
+    has_ended = False
+
+    async def commit(_disk: DiskFiles, _fd: int, *, data_only: bool = False) -> None:
+        nonlocal has_ended
+        has_ended = False
+        await trio.sleep(flush_s)
+        has_ended = True
+
+    async def close(fh: FileHandleT) -> None:
+        try:
+            await served.operations.flush(fh)
+        except FUSEError:
+            answers.append(False)
+            assert not has_ended
+        else:
+            answers.append(True)
+
+    async def task() -> None:
+        monkeypatch.setattr(DiskFiles, "commit", commit)
+        handle = await served.parts.creation.create(name_of(COUNT), OURS)
+        fh = FileHandleT(inode_of(handle.file))
+        for position in range(ROUNDS):
+            await served.operations.write(fh, position, b"x")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(close, fh)
+                await wait_all_tasks_blocked()
+                served.clock.jump(flush_s)
+            await wait_all_tasks_blocked()
+        assert len(answers) == ROUNDS
+        assert any(answers)
+        await served.parts.handles.release(inode_of(handle.file))
+
+    served.run(task)
 
 
 def test_the_filesystems_figures_wait_for_a_moment(served: Served, hanging: HangingCalls) -> None:
