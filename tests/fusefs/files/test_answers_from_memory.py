@@ -389,13 +389,12 @@ def test_a_disk_that_is_only_busy_answers_for_itself(served: Served) -> None:
 def test_a_sync_that_ends_with_the_time_of_its_close_counts(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush_s, answers = DEFAULT.requests.flush_s, list[bool]()
-    has_ended = False
+    answers: list[bool] = []
+    may_end, has_ended = trio.Event(), False
 
     async def commit(_disk: DiskFiles, _fd: int, *, data_only: bool = False) -> None:
         nonlocal has_ended
-        has_ended = False
-        await trio.sleep(flush_s)
+        await may_end.wait()
         has_ended = True
 
     async def close(fh: FileHandleT) -> None:
@@ -408,15 +407,18 @@ def test_a_sync_that_ends_with_the_time_of_its_close_counts(
             answers.append(True)
 
     async def task() -> None:
+        nonlocal may_end, has_ended
         monkeypatch.setattr(DiskFiles, "commit", commit)
         handle = await served.parts.creation.create(name_of(COUNT), OURS)
         fh = FileHandleT(inode_of(handle.file))
         for position in range(ROUNDS):
             await served.operations.write(fh, position, b"x")
+            may_end, has_ended = trio.Event(), False
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(close, fh)
                 await wait_all_tasks_blocked()
-                served.clock.jump(flush_s)
+                served.clock.jump(DEFAULT.requests.flush_s)
+                may_end.set()
             await wait_all_tasks_blocked()
         assert len(answers) == ROUNDS
         assert any(answers)
