@@ -10,15 +10,13 @@ contradict each other raise ValueError.
 """
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 
-def _require_order(section: object, *times: str) -> None:
-    """Raises ValueError unless each of these times of a section is shorter than the next one."""
-    for shorter, longer in pairwise(times):
-        values = getattr(section, shorter), getattr(section, longer)
-        if values[0] >= values[1]:
-            raise ValueError(f"{shorter} is {values[0]:g}; it has to be less than {longer}, which is {values[1]:g}")
+def _require_less(section: object, shorter: str, longer: str) -> None:
+    """Raises ValueError unless the first of these times of a section is shorter than the second."""
+    less, more = getattr(section, shorter), getattr(section, longer)
+    if less >= more:
+        raise ValueError(f"{shorter} is {less:g}; it has to be less than {longer}, which is {more:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,8 @@ class RequestTiming:
     """For the attempt to pass a disk's files through to the kernel."""
 
     def __post_init__(self) -> None:
-        _require_order(self, "link_s", "create_s")  # otherwise no disk is asked
-        _require_order(self, "resize_s", "change_s")  # otherwise no segment is given up
+        _require_less(self, "link_s", "create_s")  # otherwise no disk is asked
+        _require_less(self, "resize_s", "change_s")  # otherwise no segment is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +134,7 @@ class CheckTiming:
     """Time between two looks whether calls hang."""
 
     def __post_init__(self) -> None:
-        _require_order(self, "long_s", "hung_s")
+        _require_less(self, "long_s", "hung_s")
 
 
 @dataclass(frozen=True, slots=True)
