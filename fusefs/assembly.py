@@ -108,6 +108,7 @@ class Parts:
             commitlog,
             self.threads,
             observer,
+            self.verdicts,
             self.mover.is_working_on,
             self.sources.is_written_to,
             self.lost_writes.may_lack_writes,

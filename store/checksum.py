@@ -11,7 +11,8 @@ The attribute has 45 bytes, in little-endian order, so that ext4 keeps it inside
     41         4       CRC-32 of the 41 bytes before it
 
 Inode, size and mtime are the key. A checksum counts only while they are those of the file: a program that writes to
-the segment changes the mtime, and a copy has another inode.
+the segment changes the mtime, and a copy has another inode. For a damaged segment it remains the checksum of the
+right content (Kind.keeps_checksum in store/scrub/verdict.py).
 """
 
 import struct

@@ -273,10 +273,10 @@ class DiskFiles:
         except FileNotFoundError as error:
             raise self._moved_away(path) from error
 
-    async def read_checksum(self, name: bytes, ino: int) -> bytes | None:
-        """The digest of a segment, if it has one of its present content. Raises DiskError, OSError, StaleInodeError
-        (moved or removed meanwhile)."""
-        read = partial(read_checksum_of, self._disk.dirfd, name, ino)
+    async def read_checksum(self, name: bytes, ino: int, *, is_kept: bool = False) -> bytes | None:
+        """The digest of a segment, if it has one of its present content, or, if it `is_kept`, of a former one.
+        Raises DiskError, OSError, StaleInodeError (moved or removed meanwhile)."""
+        read = partial(read_checksum_of, self._disk.dirfd, name, ino, is_kept=is_kept)
         try:
             return await self._run_abandonable("getxattr", read, self._timing.stat_s)
         except FileNotFoundError as error:

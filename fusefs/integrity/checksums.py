@@ -3,6 +3,8 @@
 The disks hold all state: a daemon that has just started finds out, a few segments at a time, which of them have a
 checksum. A segment that has just left the newest ones comes first, while its pages are in memory; then the others,
 the newest first, because the oldest will leave the log soon.
+
+A segment whose content is known not to be what was sealed gets none: the one from before shows which copy is right.
 """
 
 import errno
@@ -18,6 +20,7 @@ import trio
 
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.integrity.paced_work import Pace, PacedJob, run_watched
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.store.disks.disk import Disk, DiskState, translate
 from commitlogfs.store.disks.membership import DiskNumber
@@ -27,6 +30,7 @@ from commitlogfs.store.files.attributes import mtime_of, stat_changes
 from commitlogfs.store.files.hashing import SegmentHash, drop_checksum, find_checksums
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.scrub.verdict import keeps_checksum
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine
 
@@ -61,6 +65,8 @@ class _Outcome(Enum):
     """It has a checksum already."""
     INCOMPLETE = auto()
     """It gets none: a part of it could not be read when it was moved."""
+    DAMAGED = auto()
+    """It gets none while it has its verdict, which may not be known yet."""
     TOO_RECENT = auto()
     """It was changed a moment ago."""
     STOPPED = auto()
@@ -96,6 +102,8 @@ class _Worker:
                 return _Outcome.PRESENT
             if hashing.is_incomplete:
                 return _Outcome.INCOMPLETE
+            if keeps_checksum(hashing.verdict):
+                return _Outcome.DAMAGED
             if not hashing.is_at_rest:
                 return _Outcome.TOO_RECENT
             hashing.sync()
@@ -119,6 +127,7 @@ class Checksums:
         commitlog: CommitLog,
         threads: DiskThreads,
         observer: Observer,
+        verdicts: Verdicts,
         gives_way: Callable[[DiskNumber], bool],
         is_written_to: Callable[[Segment], bool],
         may_lack_writes: Callable[[Segment], bool],
@@ -132,6 +141,7 @@ class Checksums:
         self._timing = commitlog.timing.checksums
         self._threads = threads
         self._observer = observer
+        self._verdicts = verdicts
         self._gives_way = gives_way
         self._is_written_to = is_written_to
         self._may_lack_writes = may_lack_writes
@@ -222,6 +232,9 @@ class Checksums:
 
     def _may_compute(self, segment: Segment) -> bool:
         if not self._is_well(self._commitlog.disk_of(segment)) or not self._commitlog.catalog.is_settled(segment):
+            return False
+        kind = self._verdicts.kind_of(segment)
+        if kind is not None and kind.keeps_checksum:
             return False
         return not self._is_written_to(segment) and not self._may_lack_writes(segment)
 
@@ -328,6 +341,8 @@ class Checksums:
                 await self._read(worker, [segment.base_offset])
             case _Outcome.INCOMPLETE:
                 worker.incomplete.add(key)
+            case _Outcome.DAMAGED:
+                worker.retry_at_s[key] = self._clock.monotonic() + self._timing.changed_retry_s
             case _Outcome.TOO_RECENT:
                 worker.retry_at_s[key] = self._clock.monotonic() + self._timing.at_rest_s
         return segment.base_offset not in self._commitlog.catalog.without_checksum(segment.disk)

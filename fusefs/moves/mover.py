@@ -39,7 +39,7 @@ from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.scrub.recorded import with_unreadable
-from commitlogfs.store.scrub.verdict import Kind, unreadable_verdict, whole_verdict
+from commitlogfs.store.scrub.verdict import Kind, keeps_checksum, unreadable_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine, MachineLoad
 
@@ -338,7 +338,9 @@ class Mover:
 
     async def _open_source(self, file: Segment, *, salvages: bool) -> SegmentCopy:
         dirfd = self._commitlog.disk_of(file).dirfd
-        work = partial(open_source, dirfd, file.name, file.ino, salvages=salvages)
+        kind = self._verdicts.kind_of(file)  # its disk may not record it
+        keeps = keeps_checksum if kind is None or not kind.keeps_checksum else lambda _: True
+        work = partial(open_source, dirfd, file.name, file.ino, salvages=salvages, keeps_checksum=keeps)
         return await self._step(work, file.disk, SegmentCopy.close)
 
     async def _copy(

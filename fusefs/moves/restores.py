@@ -165,7 +165,7 @@ class Restores:
             reason = "its disk does not answer"
         else:
             try:
-                checksum = await disk.read_checksum(segment.name, segment.ino)
+                checksum = await disk.read_checksum(segment.name, segment.ino, is_kept=verdict.kind.keeps_checksum)
                 lost = await disk.unreadable_ranges(segment.name)
             except (DiskError, OSError, SegmentNotFoundError) as error:
                 reason = f"its disk cannot read its checksum ({error})"

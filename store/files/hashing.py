@@ -39,10 +39,11 @@ def key_of(attributes: FileAttributes) -> Key:
     return Key(attributes.ino, attributes.size, attributes.mtime_ns)
 
 
-def read_checksum(fd: int, state: FileAttributes) -> bytes | None:
-    """The digest that an open file has for this state of it. Raises OSError."""
+def read_checksum(fd: int, state: FileAttributes, *, is_kept: bool = False) -> bytes | None:
+    """The digest that an open file has for this state of it, or, if it `is_kept`, from a former state. Raises
+    OSError."""
     recorded = _recorded(fd)
-    return recorded.digest if recorded is not None and recorded.key == key_of(state) else None
+    return recorded.digest if recorded is not None and (is_kept or recorded.key == key_of(state)) else None
 
 
 def write_checksum(fd: int, digest: bytes) -> None:
@@ -52,12 +53,12 @@ def write_checksum(fd: int, digest: bytes) -> None:
     os.setxattr(fd, layout.XATTR_CHECKSUM, format_checksum(checksum))
 
 
-def read_checksum_of(dirfd: int, name: bytes, ino: int) -> bytes | None:
-    """The digest of the file `name` in a disk's directory, if it has one of its present content. Raises
-    OSError."""
+def read_checksum_of(dirfd: int, name: bytes, ino: int, *, is_kept: bool = False) -> bytes | None:
+    """The digest of the file `name` in a disk's directory, if it has one of its present content, or, if it
+    `is_kept`, of a former one. Raises OSError."""
     fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
     try:
-        return read_checksum(fd, unpack(stat_fd(fd)))
+        return read_checksum(fd, unpack(stat_fd(fd)), is_kept=is_kept)
     finally:
         os.close(fd)
 
@@ -94,6 +95,8 @@ class SegmentHash:
             self.has_checksum = read_checksum(self._fd, self._before) is not None
             self.is_incomplete = layout.XATTR_UNREADABLE in os.listxattr(self._fd)
             """Whether a part of it could not be read when it was moved: such a segment gets no checksum."""
+            self.verdict = read_verdict(self._fd)
+            """The attribute of the verdict on it; empty without one."""
         except BaseException:
             os.close(self._fd)
             raise
@@ -155,10 +158,19 @@ class SegmentHash:
         return os.preadv(self._fd, [into], position)
 
 
+def read_verdict(fd: int) -> bytes:
+    """The attribute of the verdict on an open file (store/scrub/verdict.py); empty without one. Raises OSError."""
+    return _attribute(fd, layout.XATTR_VERDICT)
+
+
 def _recorded(file: int | str) -> Checksum | None:
+    return parse_checksum(_attribute(file, layout.XATTR_CHECKSUM))
+
+
+def _attribute(file: int | str, name: str) -> bytes:
     try:
-        return parse_checksum(os.getxattr(file, layout.XATTR_CHECKSUM, follow_symlinks=isinstance(file, int)))
+        return os.getxattr(file, name, follow_symlinks=isinstance(file, int))
     except OSError as error:
         if error.errno in _ABSENT:
-            return None
+            return b""
         raise

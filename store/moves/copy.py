@@ -42,7 +42,7 @@ from commitlogfs.store.files import allocate, durable, safe_open
 from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.files.attributes import FileAttributes, stat_fd, stat_name, unpack
 from commitlogfs.store.files.direct import ALIGNMENT, set_direct
-from commitlogfs.store.files.hashing import read_checksum, write_checksum
+from commitlogfs.store.files.hashing import read_checksum, read_verdict, write_checksum
 from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark, write_repair_mark
 from commitlogfs.store.moves.restored import has_mark, mark_restored
 from commitlogfs.store.moves.unreadable import UnreadableRanges, read_unreadable, write_unreadable
@@ -80,9 +80,11 @@ class SegmentCopy:
         *,
         salvages: bool = False,
         checksum: bytes | None = None,
+        keeps_checksum: bool = False,
     ) -> None:
         """`salvages`: blocks that cannot be read become zeros, and are recorded with the copy; and content that
-        differs from `checksum`, the digest that the source has, is copied."""
+        differs from `checksum`, the digest that the source has, is copied. `keeps_checksum`: the copy gets no other
+        one."""
         self._source = source
         self._restored = restored
         self._salvages = salvages
@@ -91,6 +93,7 @@ class SegmentCopy:
         self.newly_unreadable = UnreadableRanges()
         """Those of this move, without what the source lacks since an earlier one. Known once the copy is sealed."""
         self._checksum = checksum
+        self._keeps_checksum = keeps_checksum
         self.is_rotten = False
         """Whether everything could be read, and differs from the source's checksum."""
         self._target = -1
@@ -207,7 +210,7 @@ class SegmentCopy:
     def has_checksum(self) -> bool:
         """Whether the copy gets a checksum, once it is sealed. A rotten segment keeps the one it had, so that the
         difference is found again."""
-        return not self.unreadable.ranges
+        return not self.unreadable.ranges and (self._checksum is not None or not self._keeps_checksum)
 
     def mark(self, disk: DiskNumber) -> Source:
         """The mark of the copy, once it is sealed. `disk` holds the source."""
@@ -344,29 +347,43 @@ def remove_stray_copy(dirfd: int, name: bytes, source: Source) -> bool:
     return True
 
 
-def open_source(dirfd: int, name: bytes, ino: int, *, salvages: bool = False) -> SegmentCopy:
-    """The copy of a segment, with nothing done yet. `salvages`: as for SegmentCopy. Raises OSError."""
+def open_source(
+    dirfd: int,
+    name: bytes,
+    ino: int,
+    *,
+    salvages: bool = False,
+    keeps_checksum: Callable[[bytes], bool] = lambda _: False,
+) -> SegmentCopy:
+    """The copy of a segment, with nothing done yet. `salvages`: as for SegmentCopy. `keeps_checksum` returns, for
+    the attribute of the verdict on it (empty without one), whether its checksum counts although it may be of a
+    former state. Raises OSError."""
     source = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
     try:
         # Afterwards a store to a mapping of the file changes its mtime, which tells that the copy is worth nothing.
         _sync(source, {*MEDIUM_ERRORS, errno.EROFS} if salvages else ())
         set_direct(source)
         before = unpack(stat_fd(source))
-        checksum = _checksum_of(source, before, salvages=salvages)
-        return SegmentCopy(source, before, salvages=salvages, checksum=checksum)
+        is_kept, checksum = _checksum_of(source, before, keeps_checksum, salvages=salvages)
+        return SegmentCopy(source, before, salvages=salvages, checksum=checksum, keeps_checksum=is_kept)
     except BaseException:
         os.close(source)
         raise
 
 
-def _checksum_of(source: int, before: FileAttributes, *, salvages: bool) -> bytes | None:
-    """`salvages`: whether a copy is made even if the disk cannot read this."""
+def _checksum_of(
+    source: int, before: FileAttributes, keeps_checksum: Callable[[bytes], bool], *, salvages: bool
+) -> tuple[bool, bytes | None]:
+    """Whether a checksum of a former state counts, and the one that does. `salvages`: whether a copy is made even
+    if the disk cannot read this."""
+    is_kept = False
     try:
-        return read_checksum(source, before)
+        is_kept = keeps_checksum(read_verdict(source))
+        return is_kept, read_checksum(source, before, is_kept=is_kept)
     except OSError as error:
         if not salvages or error.errno not in MEDIUM_ERRORS:
             raise
-        return None
+        return is_kept, None
 
 
 def open_restored(source: int, size: int, restored: Restored) -> SegmentCopy:

@@ -24,10 +24,10 @@ from commitlogfs.store.errors import SegmentChangedError, SegmentUnreadableError
 from commitlogfs.store.files import safe_open
 from commitlogfs.store.files.attributes import stat_fd, unpack
 from commitlogfs.store.files.direct import ALIGNMENT, set_direct
-from commitlogfs.store.files.hashing import read_checksum
+from commitlogfs.store.files.hashing import read_checksum, read_verdict
 from commitlogfs.store.moves.unreadable import UnreadableRanges, read_unreadable
 from commitlogfs.store.scrub.chain import check_chain
-from commitlogfs.store.scrub.verdict import Evidence, Range
+from commitlogfs.store.scrub.verdict import Evidence, Range, parse_verdict
 from commitlogfs.store.segment import BaseOffset
 
 CHUNK_BYTES: Final = 1 << 20
@@ -64,7 +64,9 @@ class SegmentReader:
         self._fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
         try:
             self._before = unpack(stat_fd(self._fd))
-            self._checksum = read_checksum(self._fd, self._before)
+            verdict = parse_verdict(read_verdict(self._fd))
+            is_kept = verdict is not None and verdict.is_mismatch
+            self._checksum = read_checksum(self._fd, self._before, is_kept=is_kept)
             self._lost = [Range(*known) for known in read_unreadable(self._fd).ranges]
             set_direct(self._fd)
         except BaseException:
@@ -78,7 +80,7 @@ class SegmentReader:
 
     @property
     def has_checksum(self) -> bool:
-        """Whether it has a checksum of its present content."""
+        """Whether it has a checksum, be it from before the damage that its verdict names."""
         return self._checksum is not None
 
     def matches_checksum(self, next_chunk: NextChunk) -> bool:

@@ -46,6 +46,12 @@ class Kind(Enum):
     WRITE_LOST = "write-lost"
     """The disk has refused what was written to it (store/disks/lost_writes.py): memory may show what it lacks."""
 
+    @property
+    def keeps_checksum(self) -> bool:
+        """Whether the content is not what was sealed: it gets no checksum, and the one that the segment had then
+        still shows which copy is right, even if the file has another inode or mtime since."""
+        return self is not Kind.WRITTEN_BROKEN
+
 
 _SEVERITY: Final = (Kind.WRITE_LOST, Kind.ROTTED, Kind.UNREADABLE, Kind.WRITTEN_BROKEN, Kind.HEADER_OR_PADDING)
 
@@ -178,13 +184,19 @@ def combine(former: Verdict | None, found: Verdict) -> Verdict:
     located = [verdict for verdict in (former, found) if verdict.is_located] or [found]
     messages = tuple(sorted({message for verdict in located for message in verdict.messages}))
     return Verdict(
-        min(former.kind, found.kind, key=_SEVERITY.index),
+        _combined_kind(former, found),
         former.since_s,
         limit_ranges([one for verdict in located for one in verdict.ranges], MOST_RANGES),
         messages[:MOST_MESSAGES],
         max(len(messages), *(verdict.message_count for verdict in located)),
         is_located=located[0].is_located,
     )
+
+
+def _combined_kind(former: Verdict, found: Verdict) -> Kind:
+    if former.is_mismatch and found.kind is Kind.WRITTEN_BROKEN:
+        return Kind.ROTTED  # it differs from its checksum of then, and now a message is damaged
+    return min(former.kind, found.kind, key=_SEVERITY.index)
 
 
 # --- the attribute ---------------------------------------------------------------------------------------
@@ -206,6 +218,15 @@ def format_verdict(verdict: Verdict) -> bytes:
 def shortest(verdict: Verdict) -> Verdict:
     """The verdict with one range and without messages, for a disk that has no room for more."""
     return replace(verdict, ranges=limit_ranges(verdict.ranges, 1), messages=())
+
+
+def keeps_checksum(raw: bytes) -> bool:
+    """As Kind.keeps_checksum, for the attribute of a file, empty without one. True for one that cannot be
+    parsed."""
+    if not raw:
+        return False
+    verdict = parse_verdict(raw)
+    return verdict is None or verdict.kind.keeps_checksum
 
 
 def parse_verdict(raw: bytes) -> Verdict | None:

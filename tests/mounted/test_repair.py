@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from support.filling import fill_completely
 from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount
 from support.records import make_sealed
-from support.repairs import REPAIRED, content, files_aside, files_of, restore, rot, rotten, set_aside
+from support.repairs import REPAIRED, ROT, content, files_aside, files_of, restore, rot, rotten, set_aside
 from support.scrubs import damaged, records_of, scrub
 from support.waiting import PATIENCE_S, eventually
 
@@ -276,6 +277,45 @@ def test_without_a_checksum_the_sound_parts_decide(filled: PoolMount, slave: Pat
     out = restore(pool, "--from", slave, status=1)
     assert "differs from the segment outside of the known damage" in out
     assert damaged(pool).keys() == {pool.path(INDEX).name}
+
+
+def touch(pool: PoolMount, index: int) -> None:
+    pool.path(index).touch()
+
+
+def copy_while_unmounted(pool: PoolMount, index: int) -> None:
+    path = backing(pool, index)
+    pool.stop()
+    copy = path.with_name("copy")
+    subprocess.run(["cp", "--archive", path, copy], check=True)
+    copy.rename(path)
+    pool.start()
+
+
+@pytest.mark.parametrize("change", [touch, copy_while_unmounted])
+@pytest.mark.parametrize("kind", ["rotted", "header-or-padding"])
+def test_the_checksum_from_before_the_damage_decides_for_ever(
+    filled: PoolMount, slave: Path, workdir: Path, change: Callable[[PoolMount, int], None], kind: str
+) -> None:
+    """Also if the damaged file has another mtime or inode since. A copy from after the damage is refused."""
+    pool, position = filled, ROT
+    if kind == "header-or-padding":
+        position = records_of(content(pool, INDEX), INDEX * MIB)[7].end - 3
+    rot(pool, INDEX, position=position)
+    eventually(lambda: scrubs.has_verdict(pool, INDEX))
+    change(pool, INDEX)
+    # Other segments get their checksums meanwhile.
+    touch(pool, 0)
+    eventually(lambda: checksums.is_valid(backing(pool, 0)))
+    assert not checksums.is_valid(backing(pool, INDEX))
+    found = scrub(pool)
+    assert [one["kind"] for one in found.values()] == [kind]
+    later = repairs.make_slave(pool, workdir / "later", [INDEX])
+    (later / pool.path(INDEX).name).write_bytes(rotten(pool, INDEX, position))
+    restore(pool, "--from", later, status=1)
+    assert pool.path(INDEX).read_bytes() == rotten(pool, INDEX, position)
+    assert restore(pool, "--from", slave) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
 
 
 def test_what_a_move_could_not_read_is_repaired_with_the_rest(filled: PoolMount, slave: Path) -> None:

@@ -1,8 +1,9 @@
 """Which segments get a checksum in the background, without a kernel."""
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import xxhash
 from support.checksums import LONG_AGO_NS, is_valid, recorded
 from support.clocks import SetClock
 from support.pooled import PATIENT, Parts, make, name_of, open_parts, place, segment
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.integrity import checksums
 from commitlogfs.fusefs.integrity.checksums import Checksums, _Worker
@@ -22,7 +23,9 @@ from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.files.hashing import SegmentHash
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
+from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
 from commitlogfs.store.timing import ChecksumTiming
 
 COUNT = 9
@@ -73,12 +76,18 @@ class Background:
             parts.commitlog,
             parts.threads,
             SilentObserver(),
+            parts.verdicts,
             lambda number: number in self.busy,
             lambda file: file.name in self.written_to,
             lambda file: file.name in self.lacking,
         )
 
-    def require(self, expected: set[int], has_worked: Callable[[], bool] = lambda: True) -> None:
+    def require(
+        self,
+        expected: set[int],
+        has_worked: Callable[[], bool] = lambda: True,
+        meanwhile: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    ) -> None:
         """Serve until exactly these segments have a checksum of their content, no disk has anything to do, and
         `has_worked`; then a little longer."""
         self.checksums.idle = set()
@@ -90,6 +99,7 @@ class Background:
         async def serve() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.checksums.run)
+                nursery.start_soon(meanwhile)
                 await until(is_done)
                 await trio.sleep(0.1)  # an opportunity to compute one too many
                 nursery.cancel_scope.cancel()
@@ -161,6 +171,90 @@ def test_read_only_suspected_and_failing_disks_are_left_alone(parts: Parts) -> N
 def test_a_segment_with_an_unreadable_part_gets_none(parts: Parts) -> None:
     os.setxattr(place(parts, 3), layout.XATTR_UNREADABLE, b"[[0,4096]]")
     Background(parts).require(set(range(SEALED)) - {3})
+
+
+def touch(parts: Parts, index: int) -> None:
+    """Change its mtime, which makes its checksum one of a former state."""
+    os.utime(place(parts, index), ns=(LONG_AGO_NS, LONG_AGO_NS - 5))
+    trio.run(parts.attributes.refresh, segment(parts, index))
+
+
+def digest_of(parts: Parts, index: int) -> bytes:
+    found = recorded(place(parts, index))
+    assert found is not None
+    return found.digest
+
+
+def damage(parts: Parts, index: int) -> bytes:
+    """Change the content and the mtime of a segment. Returns its checksum, which is the one from before."""
+    place(parts, index).write_bytes(b"\xff" * 4096)
+    touch(parts, index)
+    return digest_of(parts, index)
+
+
+NOT_AS_SEALED = [kind for kind in Kind if kind is not Kind.WRITTEN_BROKEN]
+
+
+@pytest.mark.parametrize("kind", NOT_AS_SEALED)
+@pytest.mark.parametrize("knows", ["daemon", "file"])
+def test_a_damaged_segment_keeps_the_one_from_before(parts: Parts, kind: Kind, knows: str) -> None:
+    """The daemon may not have read the record of the verdict yet, or may have a disk that cannot record it."""
+    background = Background(parts)
+    background.require(set(range(SEALED)))
+    before, verdict = damage(parts, 2), whole_verdict(kind, 4096, 1)
+    if knows == "daemon":
+        parts.verdicts.record(segment(parts, 2), verdict)
+    else:
+        os.setxattr(place(parts, 2), layout.XATTR_VERDICT, format_verdict(verdict))
+    background.require(set(range(SEALED)) - {2})
+    assert digest_of(parts, 2) == before
+
+
+def test_one_with_a_verdict_of_a_later_version_keeps_it_too(parts: Parts) -> None:
+    background = Background(parts)
+    background.require(set(range(SEALED)))
+    before = damage(parts, 2)
+    os.setxattr(place(parts, 2), layout.XATTR_VERDICT, b"\xff")
+    background.require(set(range(SEALED)) - {2})
+    assert digest_of(parts, 2) == before
+
+
+def test_a_segment_that_was_written_broken_gets_one(parts: Parts) -> None:
+    background = Background(parts)
+    background.require(set(range(SEALED)))
+    touch(parts, 2)
+    verdict = whole_verdict(Kind.WRITTEN_BROKEN, 4096, 1)
+    parts.verdicts.record(segment(parts, 2), verdict)
+    os.setxattr(place(parts, 2), layout.XATTR_VERDICT, format_verdict(verdict))
+    background.require(set(range(SEALED)))
+
+
+@pytest.mark.parametrize("knows", ["daemon", "file"])
+def test_a_verdict_while_it_is_computed_counts(parts: Parts, monkeypatch: pytest.MonkeyPatch, knows: str) -> None:
+    background = Background(parts)
+    background.require(set(range(SEALED)))
+    before, verdict = damage(parts, 2), whole_verdict(Kind.ROTTED, 4096, 1)
+    read_chunk, has_begun, may_continue = SegmentHash.read_chunk, threading.Event(), threading.Event()
+
+    def read_late(hashing: SegmentHash) -> int:
+        has_begun.set()
+        assert may_continue.wait(PATIENCE_S)
+        return read_chunk(hashing)
+
+    async def find_damage() -> None:
+        await until(has_begun.is_set)
+        if knows == "daemon":
+            job = background.checksums._workers[segment(parts, 2).disk].job
+            assert job is not None
+            parts.verdicts.record(segment(parts, 2), verdict)
+            await until(job.stopped.is_set)
+        else:
+            os.setxattr(place(parts, 2), layout.XATTR_VERDICT, format_verdict(verdict))
+        may_continue.set()
+
+    monkeypatch.setattr(SegmentHash, "read_chunk", read_late)
+    background.require(set(range(SEALED)) - {2}, may_continue.is_set, find_damage)
+    assert digest_of(parts, 2) == before
 
 
 def test_a_segment_that_is_about_to_expire_gets_none(parts: Parts) -> None:

@@ -4,23 +4,29 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
-from support.pooled import Parts, name_of, segment
+import xxhash
+from support.checksums import is_valid, recorded
+from support.pooled import SIZE, Parts, name_of, segment
 from support.waiting import PATIENCE_S, until
 from trio.testing import wait_all_tasks_blocked
 
 from commitlogfs.fusefs.moves.mover import FormerFileError, MoveStoppedError
+from commitlogfs.store import layout
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
-from commitlogfs.store.errors import StoreError, UncertainPublishError
+from commitlogfs.store.errors import RottenSegmentError, StoreError, UncertainPublishError
 from commitlogfs.store.files import durable
 from commitlogfs.store.files.allocate import Published
 from commitlogfs.store.files.attributes import unpack
+from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.moves.mark import source_of, write_mark
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
+from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
 
 
 def place(parts: Parts, index: int) -> Path:
@@ -34,6 +40,43 @@ def other(parts: Parts, index: int) -> DiskNumber:
 
 def move(parts: Parts, index: int) -> None:
     trio.run(parts.mover.move, segment(parts, index), other(parts, index), lambda: 0, lambda: True)
+
+
+def known_digest(path: Path) -> bytes | None:
+    """The digest that a file has, be it of its present content or of a former one."""
+    found = recorded(path)
+    return None if found is None else found.digest
+
+
+@pytest.mark.parametrize("knows", ["daemon", "file"])
+def test_a_touched_damaged_segment_is_compared_as_before(parts: Parts, knows: str) -> None:
+    file, path = segment(parts, 1), place(parts, 1)
+    right = xxhash.xxh3_128(path.read_bytes()).digest()
+    with path.open("r+b") as opened:
+        write_checksum(opened.fileno(), right)
+    path.write_bytes(b"\xff" * SIZE)
+    verdict = whole_verdict(Kind.HEADER_OR_PADDING, SIZE, 1)
+    if knows == "daemon":
+        parts.verdicts.record(file, verdict)
+    else:
+        os.setxattr(path, layout.XATTR_VERDICT, format_verdict(verdict))
+    with pytest.raises(RottenSegmentError):
+        move(parts, 1)
+    assert segment(parts, 1) is file
+    trio.run(partial(parts.mover.move, file, other(parts, 1), lambda: 0, lambda: True, salvages=True))
+    assert segment(parts, 1) is not file
+    let_go(parts)
+    assert known_digest(place(parts, 1)) == right
+    assert is_valid(place(parts, 1))
+
+
+@pytest.mark.parametrize(("kind", "has_one"), [(Kind.ROTTED, False), (Kind.WRITTEN_BROKEN, True)])
+def test_the_copy_of_a_damaged_segment_without_checksum(parts: Parts, kind: Kind, *, has_one: bool) -> None:
+    """A checksum of rotten content would look right for ever."""
+    os.setxattr(place(parts, 1), layout.XATTR_VERDICT, format_verdict(whole_verdict(kind, SIZE, 1)))
+    move(parts, 1)
+    let_go(parts)
+    assert (known_digest(place(parts, 1)) is not None) is has_one
 
 
 def let_go(parts: Parts) -> None:

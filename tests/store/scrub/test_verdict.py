@@ -73,6 +73,15 @@ def test_what_was_found_before_stays() -> None:
     assert (closer.kind, closer.since_s) == (Kind.HEADER_OR_PADDING, 1)
 
 
+def test_what_rotted_is_not_written_broken_without_its_checksum() -> None:
+    broken = Verdict(Kind.WRITTEN_BROKEN, 3, (Range(90, 99),), (Message(90, "b", 0, 1),), 1)
+    for kind in (Kind.ROTTED, Kind.HEADER_OR_PADDING):
+        both = combine(whole_verdict(kind, SIZE, 1), broken)
+        assert both == Verdict(Kind.ROTTED, 1, broken.ranges, broken.messages, 1)
+    for kind in (Kind.UNREADABLE, Kind.WRITE_LOST):
+        assert combine(whole_verdict(kind, SIZE, 1), broken).kind is kind
+
+
 def test_the_nearest_ranges_become_one() -> None:
     assert limit_ranges([Range(50, 60), Range(0, 10), Range(12, 20)], 2) == ((0, 20), (50, 60))
     assert limit_ranges([Range(0, 10), Range(5, 20), Range(20, 30)], 9) == ((0, 30),)
