@@ -112,6 +112,7 @@ class Parts:
             self.mover.is_working_on,
             self.sources.is_written_to,
             self.lost_writes.may_lack_writes,
+            self.attributes.refresh,
             machine,
         )
         self.scrub = Scrub(

@@ -10,7 +10,7 @@ A segment whose content is known not to be what was sealed gets none: the one fr
 import errno
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
@@ -26,7 +26,7 @@ from commitlogfs.store.disks.disk import Disk, DiskState, translate
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, SegmentChangedError
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files.attributes import mtime_of, stat_changes
+from commitlogfs.store.files.attributes import mtime_of, size_of, stat_changes
 from commitlogfs.store.files.hashing import SegmentHash, drop_checksum, find_checksums
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -67,6 +67,8 @@ class _Outcome(Enum):
     """It gets none: a part of it could not be read when it was moved."""
     DAMAGED = auto()
     """It gets none while it has its verdict, which may not be known yet."""
+    WRONG_SIZE = auto()
+    """Its file has become too short or too long, which the daemon does not know yet."""
     TOO_RECENT = auto()
     """It was changed a moment ago."""
     STOPPED = auto()
@@ -78,6 +80,7 @@ class _Worker:
     def __init__(self, disk: Disk, commitlog: CommitLog, machine: Machine) -> None:
         self.disk = disk
         self._clock = commitlog.clock
+        self._segment_size = commitlog.segment_size
         self._at_rest_s = commitlog.timing.checksums.at_rest_s
         self._pace = Pace(disk, commitlog, machine)
         self.to_read: list[BaseOffset] = []
@@ -100,6 +103,8 @@ class _Worker:
         try:
             if hashing.has_checksum:
                 return _Outcome.PRESENT
+            if hashing.size != self._segment_size:
+                return _Outcome.WRONG_SIZE
             if hashing.is_incomplete:
                 return _Outcome.INCOMPLETE
             if keeps_checksum(hashing.verdict):
@@ -131,11 +136,13 @@ class Checksums:
         gives_way: Callable[[DiskNumber], bool],
         is_written_to: Callable[[Segment], bool],
         may_lack_writes: Callable[[Segment], bool],
+        refresh: Callable[[Segment], Awaitable[None]],
         machine: Machine = THIS_MACHINE,
     ) -> None:
         """`gives_way` returns whether more urgent work is done on a disk, such as a move. `is_written_to` returns
         whether a process is known to append to a segment. `may_lack_writes` returns whether memory, which is
-        hashed, may have more of a segment than its disk."""
+        hashed, may have more of a segment than its disk. `refresh` reads the attributes of a segment, and cuts off
+        what was written past its end."""
         self._commitlog = commitlog
         self._clock = commitlog.clock
         self._timing = commitlog.timing.checksums
@@ -145,6 +152,7 @@ class Checksums:
         self._gives_way = gives_way
         self._is_written_to = is_written_to
         self._may_lack_writes = may_lack_writes
+        self._refresh = refresh
         self._workers = {number: _Worker(disk, commitlog, machine) for number, disk in commitlog.disks.items()}
 
     async def run(self) -> None:
@@ -284,7 +292,11 @@ class Checksums:
         known = [segment.attributes for segment in segments]
         names = [format_segment_name(segment.base_offset) for segment in segments]
         for index, outcome in await self._call(worker, partial(stat_changes, dirfd, names, known)):
-            if not isinstance(outcome, int):
+            if isinstance(outcome, int):
+                continue
+            if size_of(outcome) > self._commitlog.segment_size:
+                await self._refresh(segments[index])
+            else:
                 self._commitlog.record_stat(segments[index], known[index], outcome)
 
     def _to_drop(self, worker: _Worker) -> list[Segment]:
@@ -341,6 +353,9 @@ class Checksums:
                 await self._read(worker, [segment.base_offset])
             case _Outcome.INCOMPLETE:
                 worker.incomplete.add(key)
+            case _Outcome.WRONG_SIZE:
+                worker.retry_at_s[key] = self._clock.monotonic() + self._timing.changed_retry_s
+                await self._refresh(segment)
             case _Outcome.DAMAGED:
                 worker.retry_at_s[key] = self._clock.monotonic() + self._timing.changed_retry_s
             case _Outcome.TOO_RECENT:

@@ -117,6 +117,7 @@ class _Worker:
     def __init__(self, disk: Disk, commitlog: CommitLog, machine: Machine) -> None:
         self.disk = disk
         self._clock = commitlog.clock
+        self._segment_size = commitlog.segment_size
         self.pace = Pace(disk, commitlog, machine)
         self.progress = NOTHING
         """As recorded, or to be recorded."""
@@ -153,7 +154,9 @@ class _Worker:
         segment, pace = job.segment, self.pace
         largest = FAST_CHUNK_BYTES if pace.rate >= _FREE_RUNNING_RATE else CHUNK_BYTES
         dirfd = self.disk.dirfd
-        reader = SegmentReader(dirfd, segment.name, segment.ino, segment.base_offset, self._clock, largest)
+        reader = SegmentReader(
+            dirfd, segment.name, segment.ino, segment.base_offset, self._segment_size, self._clock, largest
+        )
         try:
             processor_s = self._clock.processor()
             is_first = True
@@ -590,7 +593,7 @@ class Scrub:
         return None
 
     def _may_read(self, segment: Segment) -> bool:
-        return self._commitlog.catalog.is_settled(segment) and not self._is_written_to(segment)
+        return self._commitlog.catalog.is_sealed(segment) and not self._is_written_to(segment)
 
     def _end_on(self, worker: _Worker) -> None:
         progress = worker.progress

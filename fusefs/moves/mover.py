@@ -145,6 +145,7 @@ class Mover:
                 await self._require_only_file(file)
                 copy = await self._open_source(file, salvages=salvages)
                 try:
+                    copy.require_size(self._commitlog.segment_size)
                     await self._copy(copy, progress, rate, require_wanted)
                     await self._publish(copy, file, target, require_wanted)
                 finally:
@@ -198,7 +199,7 @@ class Mover:
         def require_possible() -> None:
             require_wanted()
             self._require_takes_segments(file.name, target)
-            if not self.may_move(file):
+            if not self._may_replace(file):
                 name = file.name.decode()
                 raise MoveStoppedError(f"{name}: is moved or changed at this moment, or may be written to")
 
@@ -287,7 +288,11 @@ class Mover:
 
         A broker may write to the newest ones, and to those that were put back.
         """
-        if not self._commitlog.catalog.is_settled(file) or self._changes.is_in_flight(file.name):
+        return self._commitlog.catalog.is_settled(file) and self._may_replace(file)
+
+    def _may_replace(self, file: Segment) -> bool:
+        """The same for a segment whose file may have become too short."""
+        if not self._commitlog.catalog.is_sealed(file) or self._changes.is_in_flight(file.name):
             return False
         if any(source.role is Role.MOVED for source in self._commitlog.others.sources(file.base_offset)):
             return False  # only the mark of this file tells that the two are one segment

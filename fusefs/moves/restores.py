@@ -170,7 +170,7 @@ class Restores:
             except (DiskError, OSError, SegmentNotFoundError) as error:
                 reason = f"its disk cannot read its checksum ({error})"
         reason = reason or why_not_repairable(verdict, checksum)
-        if not reason and not self._commitlog.catalog.is_settled(segment):
+        if not reason and not self._commitlog.catalog.is_sealed(segment):
             reason = f"it is among the newest {NEWEST_KEPT} of the log, to which a broker may write"
         reason = reason or self._former_file_of(segment)
         equal = required_equal(verdict, checksum, segment.size, lost)

@@ -112,6 +112,11 @@ class SegmentCopy:
         self._in_use = threading.Lock()
         self._is_closed = False
 
+    def require_size(self, size: int) -> None:
+        """Raises SegmentChangedError unless the source has this size."""
+        if self._size != size:
+            raise SegmentChangedError(f"has {self._size} bytes instead of {size}")
+
     def reserve(self, target_dirfd: int) -> None:
         """Step 1. Raises OSError."""
         with self._used():

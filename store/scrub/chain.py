@@ -88,11 +88,18 @@ def _continue() -> None:
 
 
 def check_chain(
-    load: Load, base_offset: BaseOffset, size: int, lost: Sequence[Range] = (), pause: Pause = _continue
+    load: Load,
+    base_offset: BaseOffset,
+    size: int,
+    lost: Sequence[Range] = (),
+    pause: Pause = _continue,
+    *,
+    present: int | None = None,
 ) -> Chain:
     """Follow the chain through the segment that `load` returns from its beginning on; all of it is loaded. Damages
-    that touch ranges which are known to be `lost` are left out. Raises OSError."""
-    check = _Check(load, base_offset, size, pause)
+    that touch ranges which are known to be `lost` are left out. Its file has the first `present` bytes of it; all,
+    if that is None. Raises OSError."""
+    check = _Check(load, base_offset, size, pause, size if present is None else present)
     check.run()
     chain = check.chain
     chain.damages = [
@@ -104,11 +111,12 @@ def check_chain(
 
 
 class _Check:
-    def __init__(self, load: Load, base_offset: BaseOffset, size: int, pause: Pause = _continue) -> None:
+    def __init__(self, load: Load, base_offset: BaseOffset, size: int, pause: Pause, present: int) -> None:
         self._load_more = load
         self._pause = pause
         self._base_offset = base_offset
         self._size = size
+        self._present = present
         self._data = bytearray()
         """A window of the segment: what is loaded, from the record at hand on."""
         self._begin = 0
@@ -137,6 +145,8 @@ class _Check:
                 end = position + record.total_size
                 if not record.body_crc_ok or record.property_crc_ok is False:
                     self._add(position, end, "the checksum of the message is wrong", _message(position, record))
+                elif end > self._present:
+                    self._add(position, end, "the file ends in the message", _message(position, record))
                 position = end
                 continue
             following = self._skip_damage(position, reason)

@@ -53,10 +53,13 @@ class SegmentReader:
         name: bytes,
         ino: int,
         base_offset: BaseOffset,
+        size: int,
         clock: Clock,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """`chunk_bytes`: the most to read at once. Raises OSError."""
+        """`size`: that of the segment, which its file may not have. `chunk_bytes`: the most to read at once. Raises
+        OSError."""
+        self.size = size
         self.chunk_bytes = chunk_bytes
         self._clock = clock
         self._base_offset = base_offset
@@ -66,7 +69,11 @@ class SegmentReader:
             self._before = unpack(stat_fd(self._fd))
             verdict = parse_verdict(read_verdict(self._fd))
             is_kept = verdict is not None and verdict.is_mismatch
-            self._checksum = read_checksum(self._fd, self._before, is_kept=is_kept)
+            self._present = min(size, self._before.size)
+            """Number of bytes of the segment that its file has."""
+            # What was appended to the file is no part of the segment, and changes none of its bytes.
+            state = self._before._replace(size=self._present)
+            self._checksum = read_checksum(self._fd, state, is_kept=is_kept)
             self._lost = [Range(*known) for known in read_unreadable(self._fd).ranges]
             set_direct(self._fd)
         except BaseException:
@@ -75,13 +82,14 @@ class SegmentReader:
         self._buffers = [mmap.mmap(-1, chunk_bytes) for _ in range(2)]
 
     @property
-    def size(self) -> int:
-        return self._before.size
+    def has_checksum(self) -> bool:
+        """Whether a checksum shows if its content is right, be it one from before the damage that its verdict
+        names."""
+        return self._checksum is not None and not self._is_short
 
     @property
-    def has_checksum(self) -> bool:
-        """Whether it has a checksum, be it from before the damage that its verdict names."""
-        return self._checksum is not None
+    def _is_short(self) -> bool:
+        return self._present < self.size
 
     def matches_checksum(self, next_chunk: NextChunk) -> bool:
         """Whether the whole content has the checksum. Raises OSError, SegmentChangedError."""
@@ -122,8 +130,10 @@ class SegmentReader:
 
         def load() -> bytes:
             nonlocal position, done, began_s, failing_until
-            if position >= self.size:
-                return b""
+            if position >= self._present:
+                zeros = bytes(min(self.chunk_bytes, self.size - position))
+                position += len(zeros)
+                return zeros
             most = next_chunk(done, clock.monotonic() - began_s)
             began_s = clock.monotonic()
             try:
@@ -146,11 +156,11 @@ class SegmentReader:
             next_chunk(0, 0.0)
             began_s += clock.monotonic() - paused_s
 
-        chain = check_chain(load, self._base_offset, self.size, self._lost, pause)
+        chain = check_chain(load, self._base_offset, self.size, self._lost, pause, present=self._present)
         next_chunk(done, clock.monotonic() - began_s)
         self._require_unchanged()
         return Evidence(
-            differs=self._checksum is not None and digest.digest() != self._checksum,
+            differs=self._is_short or self._checksum not in (None, digest.digest()),
             unreadable=tuple(Range(*known) for known in unreadable.ranges),
             damages=tuple(chain.damages),
             has_end=chain.has_end,
@@ -163,7 +173,7 @@ class SegmentReader:
 
     def _read(self, position: int, most: int, buffer: mmap.mmap) -> int:
         """Fill the buffer from the next bytes. Returns their number."""
-        required = min(most, self.chunk_bytes, self.size - position)
+        required = min(most, self.chunk_bytes, self._present - position)
         filled = 0
         while filled < required:
             # O_DIRECT reads whole blocks; at the end of the file fewer bytes come back.
@@ -182,16 +192,16 @@ class SegmentReader:
         """The same, some blocks only, with zeros for those that cannot be read."""
         if not unreadable.ranges:
             self._require_any_readable()
-        required = min(most, _BLOCKS_AT_ONCE * ALIGNMENT, self.size - position)
+        required = min(most, _BLOCKS_AT_ONCE * ALIGNMENT, self._present - position)
         buffer = memoryview(self._buffers[0])
         for at in range(0, required, ALIGNMENT):
             if not self._read_block(position + at, buffer[at : at + ALIGNMENT]):
                 buffer[at : at + ALIGNMENT] = bytes(ALIGNMENT)
-                unreadable.add(position + at, min(position + at + ALIGNMENT, self.size))
+                unreadable.add(position + at, min(position + at + ALIGNMENT, self._present))
         return required
 
     def _require_any_readable(self) -> None:
-        blocks = self.size // ALIGNMENT
+        blocks = self._present // ALIGNMENT
         places = {blocks * number // _PROBES * ALIGNMENT for number in range(_PROBES)}
         block = memoryview(self._buffers[0])[:ALIGNMENT]
         if not any(self._read_block(place, block) for place in sorted(places)):
@@ -199,7 +209,7 @@ class SegmentReader:
 
     def _read_block(self, position: int, block: memoryview) -> bool:
         try:
-            return os.preadv(self._fd, [block], position) == min(ALIGNMENT, self.size - position)
+            return os.preadv(self._fd, [block], position) >= min(ALIGNMENT, self._present - position)
         except OSError as error:
             if error.errno not in MEDIUM_ERRORS:
                 raise

@@ -10,6 +10,9 @@ sealed. RocketMQ's chain of records with their body CRCs shows whether the messa
     cannot be read                            unreadable
     (a write has failed, no scrub)            write-lost
 
+A file that is shorter than a segment differs, even without a checksum, and counts as one with zeros at its end.
+What lies past the end of a longer file is no part of the segment.
+
 The attribute is, in little-endian order: the version of this format (1 byte), the CRC-32 of the rest (4 bytes), and
 compact JSON of at most MOST_BYTES, with positions in the segment.
 """
@@ -89,7 +92,8 @@ class Evidence:
     """Result of a complete read of a segment."""
 
     differs: bool
-    """Whether the segment has a valid checksum, and its content another one."""
+    """Whether the content is known to have changed: the segment has a valid checksum, and its content another one;
+    or its file is too short."""
     unreadable: tuple[Range, ...]
     damages: tuple[Damage, ...]
     """Damaged parts of the chain, without ranges that are known to be lost."""

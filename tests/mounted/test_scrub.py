@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import checksums, page_cache, scrubs
+from support import checksums, page_cache, repairs, scrubs
 from support.checksums import NEWEST, await_checksums, backing
 from support.pools import MIB, PoolMount
 from support.records import make_record, make_sealed
@@ -30,6 +30,12 @@ def filled(make_pool: Callable[..., PoolMount]) -> PoolMount:
     scrubs.fill(pool, range(COUNT))
     await_checksums(pool, len(SEALED))
     return pool
+
+
+def size_of(pool: PoolMount, index: int) -> int:
+    """As the disk has it, which the daemon asks."""
+    with pool.path(index).open("rb") as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def content_of(pool: PoolMount, index: int) -> bytes:
@@ -124,6 +130,37 @@ def test_a_verdict_stays_until_it_is_cleared(filled: PoolMount) -> None:
     assert filled.cli("scrub", "clear", filled.name, "--segment", name).status == 0
     assert damaged(filled) == {}
     assert not scrubs.has_verdict(filled, 1)
+    assert scrub(filled) == {}
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_segment_that_was_cut_is_found_and_repaired(filled: PoolMount, workdir: Path, *, is_known: bool) -> None:
+    """At the border of a record, and with its mtime: only its size shows it. The daemon may have seen the size."""
+    slave = repairs.make_slave(filled, workdir / "slave", range(COUNT))
+    path, status = backing(filled, 1), backing(filled, 1).stat()
+    end = records_of(content_of(filled, 1), MIB)[50].position
+    os.truncate(path, end)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    if is_known:
+        assert size_of(filled, 1) == end
+    ((name, found),) = scrub(filled).items()
+    assert (name, found["kind"], found["ranges"]) == (path.name, "rotted", [[MIB + end, 2 * MIB]])
+    assert scrub(filled)[name]["ranges"] == found["ranges"]
+    assert "1 segment repaired" in repairs.restore(filled, "--from", slave)
+    assert filled.path(1).read_bytes() == content_of(filled, 1)
+    assert damaged(filled) == {}
+
+
+def test_what_was_appended_to_a_segment_is_no_damage(filled: PoolMount) -> None:
+    """It is no part of the log; the daemon cuts it off when it reads the size, as before it computes a checksum."""
+    path = backing(filled, 1)
+    with path.open("ab") as file:
+        file.write(bytes(4096))
+    assert scrub(filled) == {}
+    filled.path(1).touch()
+    eventually(lambda: path.stat().st_size == MIB)
+    filled.require_logged("event=cut_to_size")
+    await_checksums(filled, len(SEALED))
     assert scrub(filled) == {}
 
 

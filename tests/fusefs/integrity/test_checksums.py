@@ -80,6 +80,7 @@ class Background:
             lambda number: number in self.busy,
             lambda file: file.name in self.written_to,
             lambda file: file.name in self.lacking,
+            parts.attributes.refresh,
         )
 
     def require(
@@ -255,6 +256,36 @@ def test_a_verdict_while_it_is_computed_counts(parts: Parts, monkeypatch: pytest
     monkeypatch.setattr(SegmentHash, "read_chunk", read_late)
     background.require(set(range(SEALED)) - {2}, may_continue.is_set, find_damage)
     assert digest_of(parts, 2) == before
+
+
+@pytest.mark.parametrize("size", [2048, 5000])
+def test_a_file_of_another_size_gets_none(parts: Parts, size: int) -> None:
+    """The one from before shows which copy is right. What was appended is cut off, and then it gets another one."""
+    background = Background(parts)
+    background.require(set(range(SEALED)))
+    before = digest_of(parts, 2)
+    parts.commitlog.catalog.record_checksum(segment(parts, 2), is_valid=False)
+    os.truncate(place(parts, 2), size)
+    background.require(
+        set(range(SEALED)) - {2},
+        lambda: place(parts, 2).stat().st_size == segment(parts, 2).size == min(size, 4096),
+    )
+    assert digest_of(parts, 2) == before
+
+
+@pytest.mark.parametrize("size", [2048, 5000])
+def test_a_sweep_finds_files_of_another_size(parts: Parts, size: int) -> None:
+    """And cuts off what was appended."""
+    background = Background(parts)
+    background.require(set(range(SEALED)))
+    os.truncate(place(parts, 2), size)
+    clock = parts.commitlog.clock
+    assert isinstance(clock, SetClock)
+    clock.ahead_s += EAGER.sweep_s
+    background.require(
+        set(range(SEALED)) - {2},
+        lambda: place(parts, 2).stat().st_size == segment(parts, 2).size == min(size, 4096),
+    )
 
 
 def test_a_segment_that_is_about_to_expire_gets_none(parts: Parts) -> None:

@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 from commitlogfs.fusefs.moves.mover import FormerFileError, MoveStoppedError
 from commitlogfs.store import layout
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
-from commitlogfs.store.errors import RottenSegmentError, StoreError, UncertainPublishError
+from commitlogfs.store.errors import RottenSegmentError, SegmentChangedError, StoreError, UncertainPublishError
 from commitlogfs.store.files import durable
 from commitlogfs.store.files.allocate import Published
 from commitlogfs.store.files.attributes import unpack
@@ -77,6 +77,16 @@ def test_the_copy_of_a_damaged_segment_without_checksum(parts: Parts, kind: Kind
     move(parts, 1)
     let_go(parts)
     assert (known_digest(place(parts, 1)) is not None) is has_one
+
+
+@pytest.mark.parametrize("size", [SIZE // 2, SIZE + 1])
+def test_a_file_of_another_size_is_not_moved(parts: Parts, size: int) -> None:
+    """Its copy would get a checksum of that."""
+    file = segment(parts, 1)
+    os.truncate(place(parts, 1), size)
+    with pytest.raises(SegmentChangedError, match=f"has {size} bytes instead of {SIZE}"):
+        move(parts, 1)
+    assert segment(parts, 1) is file
 
 
 def let_go(parts: Parts) -> None:

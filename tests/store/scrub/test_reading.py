@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 import xxhash
 from support.records import make_sealed
+from support.scrubs import records_of
 
 from commitlogfs.store import layout
 from commitlogfs.store.clock import SystemClock
 from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.scrub.reading import CHUNK_BYTES, SegmentReader
-from commitlogfs.store.scrub.verdict import Kind, decide, format_verdict, whole_verdict
+from commitlogfs.store.scrub.verdict import Kind, Message, Range, Verdict, decide, format_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset
 
 NAME = b"00000000000000000000"
 SIZE = 1 << 20
+CONTENT = make_sealed(0, SIZE)
 
 
 class StoppedError(Exception):
@@ -30,13 +32,13 @@ def next_chunk_at_once(_done: int, _seconds: float) -> int:
 
 @contextmanager
 def reader_of(
-    directory: Path, content: bytes, prepare: Callable[[Path], object] = lambda _: None
+    directory: Path, content: bytes, prepare: Callable[[Path], object] = lambda _: None, size: int = 0
 ) -> Iterator[SegmentReader]:
     path = directory / NAME.decode()
     path.write_bytes(content)
     prepare(path)
     dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    reader = SegmentReader(dirfd, NAME, path.stat().st_ino, BaseOffset(0), SystemClock())
+    reader = SegmentReader(dirfd, NAME, path.stat().st_ino, BaseOffset(0), size or len(content), SystemClock())
     try:
         yield reader
     finally:
@@ -78,11 +80,10 @@ def test_a_changed_segment_keeps_its_checksum_after_its_touch(
     workdir: Path, kind: Kind, found: Kind | None
 ) -> None:
     """The verdict on it proves that it had one, and differs from it."""
-    content = bytearray(make_sealed(0, SIZE))
+    content = bytearray(CONTENT)
 
     def prepare(path: Path) -> None:
-        with path.open("rb") as file:
-            write_checksum(file.fileno(), xxhash.xxh3_128(bytes(content)).digest())
+        seal(path)
         content[-1] ^= 1
         path.write_bytes(content)
         os.utime(path, (1, 1))
@@ -92,3 +93,66 @@ def test_a_changed_segment_keeps_its_checksum_after_its_touch(
         assert reader.has_checksum is (found is not None)
         verdict = decide(reader.examine(next_chunk_at_once), 1)
     assert (None if verdict is None else verdict.kind) == found
+
+
+RECORDS = records_of(CONTENT, 0)
+MIDDLE = RECORDS[len(RECORDS) // 2]
+
+
+def seal(path: Path) -> None:
+    """Give the segment the checksum of its present content."""
+    with path.open("rb") as file:
+        write_checksum(file.fileno(), xxhash.xxh3_128(path.read_bytes()).digest())
+
+
+def resize(size: int, *, keeps_mtime: bool = True) -> Callable[[Path], None]:
+    """Give the file of a sealed segment another size."""
+
+    def prepare(path: Path) -> None:
+        seal(path)
+        before = path.stat()
+        os.truncate(path, size)
+        os.utime(path, ns=(before.st_mtime_ns, before.st_mtime_ns - (not keeps_mtime)))
+
+    return prepare
+
+
+@pytest.mark.parametrize("keeps_mtime", [True, False])
+@pytest.mark.parametrize(
+    ("size", "found"),
+    [
+        (MIDDLE.position, Verdict(Kind.ROTTED, 1, (Range(MIDDLE.position, SIZE),))),
+        (0, Verdict(Kind.ROTTED, 1, (Range(0, SIZE),))),
+        (SIZE - 1, Verdict(Kind.HEADER_OR_PADDING, 1, (Range(0, SIZE),), is_located=False)),
+    ],
+)
+def test_a_file_that_was_cut_is_damaged(workdir: Path, size: int, found: Verdict, *, keeps_mtime: bool) -> None:
+    with reader_of(workdir, CONTENT, resize(size, keeps_mtime=keeps_mtime), SIZE) as reader:
+        assert not reader.has_checksum
+        assert decide(reader.examine(next_chunk_at_once), 1) == found
+
+
+@pytest.mark.parametrize(
+    ("size", "end", "topic"),
+    [
+        (MIDDLE.end - 1, MIDDLE.end, "TopicTest"),
+        (MIDDLE.position + 200, SIZE, ""),
+        (MIDDLE.position + 84, SIZE, ""),
+    ],
+)
+def test_a_file_that_was_cut_in_a_message_names_it(workdir: Path, size: int, end: int, topic: str) -> None:
+    """With its last byte, nothing is missing that has a checksum."""
+    with reader_of(workdir, CONTENT, resize(size), SIZE) as reader:
+        verdict = decide(reader.examine(next_chunk_at_once), 1)
+    record = MIDDLE.record
+    named = Message(MIDDLE.position, topic, record.queue_id, record.queue_offset)
+    assert verdict == Verdict(Kind.ROTTED, 1, (Range(MIDDLE.position, end),), (named,), 1)
+
+
+@pytest.mark.parametrize("keeps_mtime", [True, False])
+@pytest.mark.parametrize("appended", [1, 4096, 2 * CHUNK_BYTES])
+def test_what_was_appended_is_no_part_of_the_segment(workdir: Path, appended: int, *, keeps_mtime: bool) -> None:
+    with reader_of(workdir, CONTENT, resize(SIZE + appended, keeps_mtime=keeps_mtime), SIZE) as reader:
+        assert reader.has_checksum is keeps_mtime
+        assert reader.matches_checksum(next_chunk_at_once) is keeps_mtime
+        assert decide(reader.examine(next_chunk_at_once), 1) is None
