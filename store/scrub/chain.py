@@ -10,6 +10,7 @@ import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from commitlogfs.store.record import (
@@ -110,6 +111,14 @@ def check_chain(
     return chain
 
 
+def is_of_other_segment(head: bytes, base_offset: BaseOffset) -> bool:
+    """Whether a file that begins with `head`, SYS_FLAG_AT bytes at least, begins with the record of another log
+    offset."""
+    (magic,) = _UNSIGNED.unpack_from(head, MAGIC_AT)
+    (own_offset,) = _LONG.unpack_from(head, PHYSICAL_OFFSET_AT)
+    return magic in (MAGIC_V1, MAGIC_V2) and own_offset != base_offset
+
+
 class _Check:
     def __init__(self, load: Load, base_offset: BaseOffset, size: int, pause: Pause, present: int) -> None:
         self._load_more = load
@@ -136,6 +145,7 @@ class _Check:
             except BlankRecordError as blank:
                 if blank.size == self._size - position:
                     self.chain.has_end, self.chain.end = True, position
+                    self._distrust_blank(position)
                     self._load_rest()
                     return
                 reason = f"a blank record of {blank.size} bytes ends elsewhere"
@@ -174,6 +184,13 @@ class _Check:
         message = name_message(head, length, self._base_offset, position, self._pause)
         self._add(position, end, reason, message)
         return end
+
+    def _distrust_blank(self, position: int) -> None:
+        """The blank record has no log offset. Without a sound record before it, it may be that of another segment,
+        so that all that follows may be wrong, too."""
+        damages = self.chain.damages
+        if damages and damages[0].range == (0, position):
+            damages[0] = replace(damages[0], range=Range(0, self._size))
 
     def _add(self, begin: int, end: int, reason: str, message: Message | None) -> None:
         self.chain.damages.append(Damage(Range(begin, end), reason, message))
@@ -303,7 +320,8 @@ def _message(position: int, record: Record) -> Message:
 def name_message(
     data: bytes, length: int, base_offset: BaseOffset, position: int, pause: Pause = _continue
 ) -> Message | None:
-    """The message whose damaged record has `length` bytes and begins with `data`; None if nothing of it is left.
+    """The message whose damaged record has `length` bytes and begins with `data`; None if nothing of it is left, or
+    if a sound record of another place in the log lies there.
 
     A record in which only size, magic or log offset is damaged is decoded with the right ones. Of others, queue and
     queue offset are read from their places, and the topic where the lengths leave only one place for it.
@@ -321,11 +339,21 @@ def name_message(
             continue
         if record.body_crc_ok or record.topic.isprintable():
             return _message(position, record)
-    if not _is_header(data, base_offset, position):
+    if not _is_header(data, base_offset, position) or _is_of_other_place(data, base_offset + position):
         return None
     (queue_id,) = _INT.unpack_from(data, QUEUE_ID_AT)
     (queue_offset,) = _LONG.unpack_from(data, QUEUE_OFFSET_AT)
     return Message(position, _topic(data, length, pause), queue_id, queue_offset)
+
+
+def _is_of_other_place(data: bytes, log_offset: int) -> bool:
+    (own_offset,) = _LONG.unpack_from(data, PHYSICAL_OFFSET_AT)
+    if own_offset == log_offset:
+        return False
+    try:
+        return decode(data, own_offset).body_crc_ok
+    except RecordError:
+        return False
 
 
 def _is_header(data: bytes, base_offset: BaseOffset, position: int) -> bool:

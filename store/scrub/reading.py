@@ -26,7 +26,8 @@ from commitlogfs.store.files.attributes import stat_fd, unpack
 from commitlogfs.store.files.direct import ALIGNMENT, set_direct
 from commitlogfs.store.files.hashing import read_checksum, read_verdict
 from commitlogfs.store.moves.unreadable import UnreadableRanges, read_unreadable
-from commitlogfs.store.scrub.chain import check_chain
+from commitlogfs.store.record_layout import BODY_AT
+from commitlogfs.store.scrub.chain import check_chain, is_of_other_segment
 from commitlogfs.store.scrub.verdict import Evidence, Range, parse_verdict
 from commitlogfs.store.segment import BaseOffset
 
@@ -92,8 +93,10 @@ class SegmentReader:
         return self._present < self.size
 
     def matches_checksum(self, next_chunk: NextChunk) -> bool:
-        """Whether the whole content has the checksum. Raises OSError, SegmentChangedError."""
-        digest = xxhash.xxh3_128()
+        """Whether the whole content has the checksum, and does not begin with a record of another place in the log:
+        the checksum goes with its file, if that gets the name of another segment. Raises OSError,
+        SegmentChangedError."""
+        digest, is_first, begins_right = xxhash.xxh3_128(), True, True
         position, done, seconds = 0, 0, 0.0
         free = list(self._buffers)
         reads: deque[tuple[Future[tuple[int, float]], mmap.mmap]] = deque()
@@ -107,6 +110,9 @@ class SegmentReader:
                     position += length
                 read, buffer = reads.popleft()
                 count, seconds = read.result()
+                if is_first:
+                    begins_right = not is_of_other_segment(buffer[:BODY_AT], self._base_offset)
+                    is_first = False
                 digest.update(memoryview(buffer)[:count])
                 free.append(buffer)
                 if position >= self.size:
@@ -114,7 +120,7 @@ class SegmentReader:
                 else:
                     done = count
         self._require_unchanged()
-        return digest.digest() == self._checksum
+        return begins_right and digest.digest() == self._checksum
 
     def _timed_read(self, position: int, length: int, buffer: mmap.mmap) -> tuple[int, float]:
         began_s = self._clock.monotonic()

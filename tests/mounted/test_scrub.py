@@ -164,6 +164,35 @@ def test_what_was_appended_to_a_segment_is_no_damage(filled: PoolMount) -> None:
     assert scrub(filled) == {}
 
 
+def test_files_with_exchanged_names_are_found_and_repaired(
+    make_pool: Callable[..., PoolMount], workdir: Path
+) -> None:
+    pool = make_pool(3)
+    pool.start()
+    scrubs.fill(pool, range(COUNT))
+    contents = content_of(pool, 1), make_sealed(4 * MIB, MIB, topic=b"WithOtherLengths")
+    checksums.write(pool.path(4), contents[1], checksums.LONG_AGO_NS)
+    await_checksums(pool, len(SEALED))
+    slave = repairs.make_slave(pool, workdir / "slave", range(COUNT))
+    (slave / pool.path(4).name).write_bytes(contents[1])
+    pool.stop()
+    one, other = backing(pool, 1), backing(pool, 4)
+    assert one.parent == other.parent
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+    pool.start()
+    await_checksums(pool, len(SEALED))
+    found = scrub(pool)
+    assert {name: one["kind"] for name, one in found.items()} == dict.fromkeys(
+        (one.name, other.name), "written-broken"
+    )
+    assert "2 segments repaired" in repairs.restore(pool, "--from", slave)
+    assert (pool.path(1).read_bytes(), pool.path(4).read_bytes()) == contents
+    assert damaged(pool) == {}
+
+
 def test_segments_without_checksum_are_judged_by_their_records(make_pool: Callable[..., PoolMount]) -> None:
     """On a disk that is read-only, none gets a checksum, and the verdict is known to the daemon only."""
     pool = make_pool(2, disk_settings={1: {"readonly": "true"}})

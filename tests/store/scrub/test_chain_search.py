@@ -2,6 +2,7 @@
 
 import random
 import struct
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -51,6 +52,8 @@ class Naive:
                 reason = "the checksum of the message is wrong" if message is not None else ""
             except BlankRecordError as blank:
                 if blank.size == size - position:
+                    if [damage.range for damage in damages] == [(0, position)]:  # no record shows where it belongs
+                        damages = [replace(damages[0], range=Range(0, size))]
                     return damages, True, position
                 end, reason = 0, f"a blank record of {blank.size} bytes ends elsewhere"
             except RecordError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from support.records import make_sealed
+from support.records import V1, V2, make_blank, make_sealed
 from support.scrubs import records_of
 
 from commitlogfs.store import layout
@@ -156,3 +156,19 @@ def test_what_was_appended_is_no_part_of_the_segment(workdir: Path, appended: in
         assert reader.has_checksum is keeps_mtime
         assert reader.matches_checksum(next_chunk_at_once) is keeps_mtime
         assert decide(reader.examine(next_chunk_at_once), 1) is None
+
+
+@pytest.mark.parametrize("magic", [V1, V2])
+def test_the_file_of_another_segment_is_not_this_one(workdir: Path, magic: int) -> None:
+    """Its checksum goes with it, and says nothing about the place of its records. No message is named: nothing
+    shows which ones are missing."""
+    with reader_of(workdir, make_sealed(SIZE, SIZE, magic=magic), seal) as reader:
+        assert not reader.matches_checksum(next_chunk_at_once)
+        verdict = decide(reader.examine(next_chunk_at_once), 1)
+    assert verdict == Verdict(Kind.WRITTEN_BROKEN, 1, (Range(0, SIZE),))
+
+
+@pytest.mark.parametrize("content", [CONTENT, bytes(SIZE), make_blank(SIZE).ljust(SIZE, b"\0"), b"\1" * SIZE])
+def test_a_checksum_decides_whatever_else_a_segment_begins_with(workdir: Path, content: bytes) -> None:
+    with reader_of(workdir, content, seal) as reader:
+        assert reader.matches_checksum(next_chunk_at_once)
