@@ -58,7 +58,7 @@ def parse_unreadable(raw: bytes) -> UnreadableRanges:
     """The ranges of an attribute; none for a damaged one."""
     try:
         return UnreadableRanges((int(begin), int(end)) for begin, end in json.loads(raw))
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return UnreadableRanges()
 
 

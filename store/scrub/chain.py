@@ -9,7 +9,7 @@ import bisect
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -92,23 +92,15 @@ def check_chain(
     load: Load,
     base_offset: BaseOffset,
     size: int,
-    lost: Sequence[Range] = (),
     pause: Pause = _continue,
     *,
     present: int | None = None,
 ) -> Chain:
-    """Follow the chain through the segment that `load` returns from its beginning on; all of it is loaded. Damages
-    that touch ranges which are known to be `lost` are left out. Its file has the first `present` bytes of it; all,
-    if that is None. Raises OSError."""
+    """Follow the chain through the segment that `load` returns from its beginning on; all of it is loaded. Its file
+    has the first `present` bytes of it; all, if that is None. Raises OSError."""
     check = _Check(load, base_offset, size, pause, size if present is None else present)
     check.run()
-    chain = check.chain
-    chain.damages = [
-        damage
-        for damage in chain.damages
-        if not any(damage.range.begin < end and begin < damage.range.end for begin, end in lost)
-    ]
-    return chain
+    return check.chain
 
 
 def is_of_other_segment(head: bytes, base_offset: BaseOffset) -> bool:

@@ -86,7 +86,7 @@ class SegmentReader:
     def has_checksum(self) -> bool:
         """Whether a checksum shows if its content is right, be it one from before the damage that its verdict
         names."""
-        return self._checksum is not None and not self._is_short
+        return self._checksum is not None and not self._is_short and not self._lost
 
     @property
     def _is_short(self) -> bool:
@@ -129,7 +129,7 @@ class SegmentReader:
     def examine(self, next_chunk: NextChunk) -> Evidence:
         """Read all of it, and check its chain. Raises OSError, SegmentChangedError; SegmentUnreadableError if no
         block can be read."""
-        digest, unreadable = xxhash.xxh3_128(), UnreadableRanges()
+        digest, unreadable, lost = xxhash.xxh3_128(), UnreadableRanges(), set[Range]()
         clock = self._clock
         position, done, began_s = 0, 0, clock.monotonic()
         failing_until = 0  # the end of a chunk that could not be read at once
@@ -152,6 +152,7 @@ class SegmentReader:
             if position < failing_until:
                 done = self._read_around(position, most, unreadable)
             data = self._buffers[0][:done]
+            lost.update(known for known in self._lost if _has_zeros(data, position, known))
             digest.update(data)
             position += done
             return data
@@ -162,12 +163,12 @@ class SegmentReader:
             next_chunk(0, 0.0)
             began_s += clock.monotonic() - paused_s
 
-        chain = check_chain(load, self._base_offset, self.size, self._lost, pause, present=self._present)
+        chain = check_chain(load, self._base_offset, self.size, pause, present=self._present)
         next_chunk(done, clock.monotonic() - began_s)
         self._require_unchanged()
         return Evidence(
             differs=self._is_short or self._checksum not in (None, digest.digest()),
-            unreadable=tuple(Range(*known) for known in unreadable.ranges),
+            unreadable=tuple(sorted({*(Range(*known) for known in unreadable.ranges), *lost})),
             damages=tuple(chain.damages),
             has_end=chain.has_end,
             chain_end=chain.end,
@@ -228,6 +229,14 @@ class SegmentReader:
         before = self._before
         if fields != (before.ino, before.size, before.mtime_ns, before.ctime_ns, before.nlink):
             raise SegmentChangedError(f"{self._name.decode()}: was changed while it was read")
+
+
+def _has_zeros(data: bytes, position: int, lost: Range) -> bool:
+    """Whether these bytes, which begin at a position in the segment, have a block of zeros in a range that a move
+    could not read: it was not written to since."""
+    begin, end = max(lost.begin, position), min(lost.end, position + len(data))
+    blocks = (data[at - position : min(at + ALIGNMENT, end) - position] for at in range(begin, end, ALIGNMENT))
+    return any(block.count(0) == len(block) for block in blocks)
 
 
 _TimedRead = Callable[[int, int, mmap.mmap], tuple[int, float]]

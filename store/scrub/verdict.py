@@ -95,8 +95,9 @@ class Evidence:
     """Whether the content is known to have changed: the segment has a valid checksum, and its content another one;
     or its file is too short."""
     unreadable: tuple[Range, ...]
+    """Ranges that the disk cannot read, and those that a move could not read, and that are zeros since."""
     damages: tuple[Damage, ...]
-    """Damaged parts of the chain, without ranges that are known to be lost."""
+    """Damaged parts of the chain."""
     has_end: bool
     """Whether the chain ends with its blank record. Without one, the rest of the segment is zeros."""
     chain_end: int

@@ -314,7 +314,7 @@ def test_the_checksum_from_before_the_damage_decides_for_ever(
     (later / pool.path(INDEX).name).write_bytes(rotten(pool, INDEX, position))
     restore(pool, "--from", later, status=1)
     assert pool.path(INDEX).read_bytes() == rotten(pool, INDEX, position)
-    assert restore(pool, "--from", slave) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert restore(pool, "--from", slave).startswith(REPAIRED)
     assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
 
 
@@ -327,7 +327,7 @@ def test_what_a_move_could_not_read_is_repaired_with_the_rest(filled: PoolMount,
     scrubs.flip(lost, records[3].position + 100)
     os.setxattr(lost, layout.XATTR_UNREADABLE, json.dumps([[begin, begin + 4096]]).encode())
     os.removexattr(lost, layout.XATTR_CHECKSUM)
-    assert [one["kind"] for one in scrub(pool).values()] == ["written-broken"]
+    assert [one["kind"] for one in scrub(pool).values()] == ["unreadable"]
     assert restore(pool, "--from", slave).startswith(REPAIRED)
     assert backing(pool, INDEX).read_bytes() == content(pool, INDEX)
     assert (damaged(pool), pool.ask("status")["unreadable"]) == ({}, [])

@@ -226,7 +226,7 @@ def test_messages_finds_what_was_written_broken(make_pool: Callable[..., PoolMou
     assert [one["kind"] for one in scrub(pool, "--messages").values()] == ["written-broken"]
 
 
-def test_ranges_that_are_known_to_be_lost_are_no_damage(make_pool: Callable[..., PoolMount]) -> None:
+def test_ranges_that_a_move_could_not_read_are_found_again(make_pool: Callable[..., PoolMount]) -> None:
     pool = make_pool(2)
     pool.start()
     scrubs.fill(pool, range(6))
@@ -236,11 +236,20 @@ def test_ranges_that_are_known_to_be_lost_are_no_damage(make_pool: Callable[...,
     scrubs.damage(path, 8 * 4096, bytes(4096))
     os.setxattr(path, layout.XATTR_UNREADABLE, b"[[32768,36864]]")
     pool.start()
-    assert scrub(pool, "--messages") == {}
+    records = records_of(content_of(pool, 1), MIB)
+    (lost,) = [placed for placed in records if placed.position < 9 * 4096 and placed.end > 8 * 4096][:1]
+    for _ in range(2):
+        found = scrub(pool)[path.name]
+        (begin, end), *_ = found["ranges"]
+        assert (found["kind"], begin) == ("unreadable", MIB + lost.position)
+        assert end >= MIB + 9 * 4096
+        assert lost.record.queue_offset in [one["queue_offset"] for one in found["messages"]]
+        assert pool.cli("scrub", "clear", pool.name).status == 0
+        assert damaged(pool) == {}
     scrubs.damage(path, 20 * 4096, bytes(4096))
-    found = scrub(pool)
-    assert [one["kind"] for one in found.values()] == ["written-broken"]
-    assert found[pool.path(1).name]["ranges"][0][0] > MIB + 9 * 4096
+    found = scrub(pool)[path.name]
+    assert found["kind"] == "unreadable"
+    assert [begin < MIB + 9 * 4096 for begin, _ in found["ranges"]] == [True, False]
 
 
 def test_a_segment_that_is_written_meanwhile_is_not_judged(filled: PoolMount) -> None:

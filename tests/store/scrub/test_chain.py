@@ -10,7 +10,6 @@ from support.records import V2, make_blank, make_record, make_sealed
 from support.scrubs import Placed, records_of
 
 from commitlogfs.store.scrub.chain import Chain, check_chain
-from commitlogfs.store.scrub.verdict import Range
 from commitlogfs.store.segment import BaseOffset
 
 SIZE = 1 << 18
@@ -21,7 +20,7 @@ CHAIN_FIELDS = [*range(12), *range(28, 36), *range(84, 88)]
 """Positions of size, magic, body CRC, log offset and body length in a record."""
 
 
-def check(content: bytes, chunk: int = 4096, lost: tuple[Range, ...] = ()) -> Chain:
+def check(content: bytes, chunk: int = 4096) -> Chain:
     position = 0
 
     def load() -> bytes:
@@ -30,7 +29,7 @@ def check(content: bytes, chunk: int = 4096, lost: tuple[Range, ...] = ()) -> Ch
         position += len(data)
         return data
 
-    chain = check_chain(load, BASE, len(content), lost)
+    chain = check_chain(load, BASE, len(content))
     assert position == len(content), "all of it is needed for the digest"
     return chain
 
@@ -123,14 +122,6 @@ def test_an_old_record_in_the_chain_is_damage() -> None:
     old = make_record(BASE - SIZE, body=placed.record.body)
     (damage,) = check(changed(placed.position, old)).damages
     assert damage.range == (placed.position, placed.end)
-
-
-def test_lost_ranges_are_left_out() -> None:
-    content = bytearray(CONTENT)
-    content[8192:12288] = bytes(4096)
-    content[40960:45056] = bytes(4096)
-    assert len(check(bytes(content)).damages) > len(check(bytes(content), lost=(Range(8192, 12288),)).damages) > 0
-    assert check(bytes(content), lost=(Range(8192, 12288), Range(40960, 45056))).damages == []
 
 
 def test_something_else_than_a_log_ends_soon() -> None:

@@ -1,5 +1,6 @@
 """Reading one segment: when the read may be ended."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,3 +173,59 @@ def test_the_file_of_another_segment_is_not_this_one(workdir: Path, magic: int) 
 def test_a_checksum_decides_whatever_else_a_segment_begins_with(workdir: Path, content: bytes) -> None:
     with reader_of(workdir, content, seal) as reader:
         assert reader.matches_checksum(next_chunk_at_once)
+
+
+def lose(*ranges: tuple[int, int]) -> Callable[[Path], None]:
+    """Let a move have left these ranges out."""
+
+    def prepare(path: Path) -> None:
+        with path.open("r+b") as file:
+            for begin, end in ranges:
+                file.seek(begin)
+                file.write(bytes(end - begin))
+        os.setxattr(path, layout.XATTR_UNREADABLE, json.dumps(ranges).encode())
+
+    return prepare
+
+
+def test_what_a_move_could_not_read_is_found_again(workdir: Path) -> None:
+    """The verdict may have been cleared, and nothing else shows it."""
+    with reader_of(workdir, CONTENT, lose((8192, 12288), (2 * CHUNK_BYTES, 2 * CHUNK_BYTES + 4096))) as reader:
+        assert not reader.has_checksum
+        verdict = decide(reader.examine(next_chunk_at_once), 1)
+    assert verdict is not None
+    assert verdict.kind is Kind.UNREADABLE
+    hit = [placed for placed in RECORDS if placed.position < 12288 and placed.end > 8192]
+    assert verdict.ranges == (Range(hit[0].position, hit[-1].end),)
+    assert verdict.message_count == 1
+
+
+def test_padding_that_a_move_could_not_read_is_found_again(workdir: Path) -> None:
+    """In zeros that are not part of a message, the chain of records shows nothing."""
+    end = MIDDLE.position
+    content = CONTENT[:end] + make_blank(SIZE - end).ljust(SIZE - end, b"\1")
+    with reader_of(workdir, content, lose((SIZE - 5000, SIZE - 10), (SIZE - 5, SIZE))) as reader:
+        verdict = decide(reader.examine(next_chunk_at_once), 1)
+    assert verdict == Verdict(Kind.UNREADABLE, 1, (Range(SIZE - 5000, SIZE - 10), Range(SIZE - 5, SIZE)))
+
+
+def test_a_range_that_was_written_to_since_is_not(workdir: Path) -> None:
+    """A broker cut the log in a segment that had been moved."""
+
+    def prepare(path: Path) -> None:
+        lose((8192, 16384))(path)
+        path.write_bytes(CONTENT)
+
+    with reader_of(workdir, CONTENT, prepare) as reader:
+        assert decide(reader.examine(next_chunk_at_once), 1) is None
+
+
+@pytest.mark.parametrize(
+    "raw", [b"[[-5000,0]]", b"[[9e15,1e16]]", b"[[8192,4096]]", b"[[1e999,3]]", b"x", b"[[5,5]]"]
+)
+def test_odd_ranges_lead_to_no_verdict(workdir: Path, raw: bytes) -> None:
+    def prepare(path: Path) -> None:
+        os.setxattr(path, layout.XATTR_UNREADABLE, raw)
+
+    with reader_of(workdir, CONTENT, prepare) as reader:
+        assert decide(reader.examine(next_chunk_at_once), 1) is None
