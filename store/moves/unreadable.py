@@ -13,6 +13,8 @@ from commitlogfs.store import layout
 MOST_RANGES: Final = 100
 """Ranges of one segment: about 2 KiB of the 4 KiB that ext4 has for the attributes of a file."""
 
+_LONGEST: Final = (1 << 63) - 1
+
 
 class UnreadableRanges:
     """Ranges [begin, end) of positions in a segment, in ascending order. Pure."""
@@ -55,11 +57,15 @@ def read_unreadable(file: int | str) -> UnreadableRanges:
 
 
 def parse_unreadable(raw: bytes) -> UnreadableRanges:
-    """The ranges of an attribute; none for a damaged one."""
+    """The ranges of an attribute; none for a damaged one, or one that no version writes."""
     try:
-        return UnreadableRanges((int(begin), int(end)) for begin, end in json.loads(raw))
-    except (ValueError, TypeError, OverflowError, RecursionError):
+        ranges = [(begin, end) for begin, end in json.loads(raw)]
+    except (ValueError, TypeError, RecursionError):
         return UnreadableRanges()
+    are_positions = all(type(at) is int and 0 <= at <= _LONGEST for one in ranges for at in one)
+    if not are_positions or any(begin >= end for begin, end in ranges):
+        return UnreadableRanges()
+    return UnreadableRanges(ranges)
 
 
 def find_unreadable(dirfd: int, names: Iterable[bytes]) -> list[tuple[bytes, UnreadableRanges]]:

@@ -40,8 +40,8 @@ def required_equal(
         return ()
     found, position = [], 0
     for damaged in sorted([*verdict.ranges, *(Range(*one) for one in lost)]):
-        if damaged.begin > position:
-            found.append(Range(position, damaged.begin))
+        if min(damaged.begin, size) > position:
+            found.append(Range(position, min(damaged.begin, size)))
         position = max(position, damaged.end)
     if position < size:
         found.append(Range(position, size))

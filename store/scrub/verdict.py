@@ -33,6 +33,10 @@ MOST_RANGES: Final = 16
 MOST_MESSAGES: Final = 8
 _MOST_TOPIC_CHARACTERS: Final = 127
 _HEAD: Final = struct.Struct("<BI")
+_LONGEST: Final = (1 << 63) - 1
+_LONGEST_INT: Final = (1 << 31) - 1
+_LATEST_S: Final = 1 << 37
+"""A later time, after the year 6000, cannot be shown in all forms."""
 
 
 class Kind(Enum):
@@ -235,7 +239,7 @@ def keeps_checksum(raw: bytes) -> bool:
 
 
 def parse_verdict(raw: bytes) -> Verdict | None:
-    """None for a damaged value, and for one of another version."""
+    """None for a damaged value, for one of another version, and for one that no version writes."""
     if len(raw) < _HEAD.size:
         return None
     version, crc = _HEAD.unpack_from(raw)
@@ -244,16 +248,47 @@ def parse_verdict(raw: bytes) -> Verdict | None:
         return None
     try:
         document = json.loads(body)
-        return Verdict(
+        verdict = Verdict(
             Kind(document["kind"]),
-            int(document["since"]),
-            tuple(Range(int(begin), int(end)) for begin, end in document["ranges"]),
-            tuple(Message(int(at), str(topic), int(q), int(o)) for at, topic, q, o in document["messages"]),
-            int(document["count"]),
-            is_located=bool(document["located"]),
+            document["since"],
+            tuple(Range(begin, end) for begin, end in document["ranges"]),
+            tuple(Message(at, topic, queue, offset) for at, topic, queue, offset in document["messages"]),
+            document["count"],
+            is_located=document["located"],
         )
+        return verdict if _is_valid(verdict) else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _is_valid(verdict: Verdict) -> bool:
+    """Whether the values, which come from JSON, are those of a verdict."""
+    ends = [0, *(at for one in verdict.ranges for at in one)]
+    return (
+        _is_integer(verdict.since_s, 0, _LATEST_S)
+        and 0 < len(verdict.ranges) <= MOST_RANGES
+        and all(_is_integer(end, 0, _LONGEST) for end in ends)
+        and ends == sorted(ends)
+        and len(verdict.messages) <= MOST_MESSAGES
+        and all(map(_is_message, verdict.messages))
+        and _is_integer(verdict.message_count, len(verdict.messages), _LONGEST)
+        and isinstance(verdict.is_located, bool)
+    )
+
+
+def _is_message(message: Message) -> bool:
+    """Raises UnicodeEncodeError for a topic that cannot be written anywhere."""
+    return (
+        isinstance(message.topic, str)
+        and len(message.topic.encode()) <= MOST_BYTES
+        and _is_integer(message.position, 0, _LONGEST)
+        and _is_integer(message.queue_id, -_LONGEST_INT - 1, _LONGEST_INT)
+        and _is_integer(message.queue_offset, -_LONGEST - 1, _LONGEST)
+    )
+
+
+def _is_integer(value: object, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _body(verdict: Verdict) -> bytes:

@@ -1,11 +1,14 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from commitlogfs.store import layout
 from commitlogfs.store.moves.unreadable import (
     MOST_RANGES,
     UnreadableRanges,
     find_unreadable,
+    parse_unreadable,
     read_unreadable,
     write_unreadable,
 )
@@ -40,3 +43,15 @@ def test_the_ranges_are_an_attribute_that_ext4_has_room_for(workdir: Path) -> No
     finally:
         os.close(dirfd)
     assert (name_found, found.ranges) == (b"b", most.ranges)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        *(b"", b"x", b"3", b"null", b"{}", b"[3]", b"[[1]]", b'["ab"]', b"[" * 100_000, b"[[0,1],[2,1e999]]"),
+        *(b"[[-1,2]]", b"[[2,1]]", b"[[1,1]]", b"[[0,true]]", b"[[0,1.5]]", b"[[0,9223372036854775808]]"),
+        b"[[0," + b"9" * 5000 + b"]]",
+    ],
+)
+def test_an_odd_value_counts_as_none(raw: bytes) -> None:
+    assert parse_unreadable(raw).ranges == []

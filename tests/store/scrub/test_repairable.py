@@ -57,6 +57,11 @@ def test_damage_that_may_be_anywhere_leaves_nothing_to_compare() -> None:
     assert required_equal(whole_verdict(Kind.ROTTED, SIZE, 1), None, SIZE) == ()
 
 
+def test_damage_past_the_end_leaves_all_before_it_to_compare() -> None:
+    damaged = verdict(Kind.WRITTEN_BROKEN, Range(2 * SIZE, 3 * SIZE))
+    assert required_equal(damaged, None, SIZE) == (Range(0, SIZE),)
+
+
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 30)), min_size=1, max_size=8))
 def test_each_position_is_damaged_or_compared(pairs: list[tuple[int, int]]) -> None:
     size = 130

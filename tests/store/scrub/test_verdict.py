@@ -1,7 +1,13 @@
 """Verdicts: what the two witnesses mean, and the form in the attribute."""
 
+import json
 import os
+import struct
+import zlib
+from datetime import UTC, datetime
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +123,118 @@ def test_a_damaged_value_counts_as_absent(raw: bytes) -> None:
     good = bytearray(format_verdict(make_verdict([1], "t")))
     good[len(raw) % len(good)] ^= 1
     assert parse_verdict(bytes(good)) is None
+
+
+def with_head(body: bytes) -> bytes:
+    """The attribute with this JSON, whose CRC is right."""
+    return struct.pack("<BI", verdicts.FORMAT_VERSION, zlib.crc32(body)) + body
+
+
+def document(**fields: Any) -> dict[str, Any]:
+    plain = {"kind": "rotted", "since": 1, "ranges": [[0, 5]], "messages": [[0, "t", 1, 2]], "count": 1}
+    return {**plain, "located": True, **fields}
+
+
+def require_usable(verdict: Verdict) -> None:
+    """All that is done with a verdict on a file."""
+    assert verdict.ranges
+    assert all(0 <= begin <= end for begin, end in verdict.ranges)
+    raw = format_verdict(verdict)
+    assert len(raw) <= verdicts.MOST_BYTES + 5
+    assert parse_verdict(raw) is not None
+    assert parse_verdict(format_verdict(combine(verdict, whole_verdict(Kind.ROTTED, SIZE, 1)))) is not None
+    assert parse_verdict(format_verdict(combine(whole_verdict(Kind.UNREADABLE, SIZE, 1), verdict))) is not None
+    datetime.fromtimestamp(verdict.since_s, UTC).isoformat()
+    assert all(message.topic.encode().decode() == message.topic for message in verdict.messages)
+
+
+ODD: list[tuple[str, Any]] = [
+    ("kind", "other"),
+    ("kind", []),
+    ("since", float("inf")),
+    ("since", float("nan")),
+    ("since", 1.5),
+    ("since", True),
+    ("since", -1),
+    ("since", 10**30),
+    ("ranges", []),
+    ("ranges", [[]]),
+    ("ranges", ["ab"]),
+    ("ranges", [[-1, 5]]),
+    ("ranges", [[5, 0]]),
+    ("ranges", [[0, 5], [3, 9]]),
+    ("ranges", [[0, 1 << 63]]),
+    ("ranges", [[0, float("inf")]]),
+    ("ranges", [[False, True]]),
+    ("ranges", [[2 * n, 2 * n + 1] for n in range(verdicts.MOST_RANGES + 1)]),
+    ("messages", [[0, 1, 1, 2]]),
+    ("messages", [[0, "\ud800", 1, 2]]),
+    ("messages", [[0, "t", 1 << 31, 2]]),
+    ("messages", [[0, "t", 1, 1 << 63]]),
+    ("messages", [[-1, "t", 1, 2]]),
+    ("messages", [[0, "t", 1]]),
+    ("messages", [[0, "t", 1, 2]] * (verdicts.MOST_MESSAGES + 1)),
+    ("count", 0),
+    ("count", "1"),
+    ("count", 1 << 63),
+    ("located", 1),
+    ("located", "yes"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), ODD)
+def test_an_odd_field_counts_as_absent(field: str, value: Any) -> None:
+    assert parse_verdict(with_head(json.dumps(document()).encode())) is not None
+    assert parse_verdict(with_head(json.dumps(document(**{field: value})).encode())) is None
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"1e999", b'"kind"', b"null", b"[" * 100_000, b'{"since":' + b"9" * 5000]
+)
+def test_another_document_counts_as_absent(body: bytes) -> None:
+    assert parse_verdict(with_head(body)) is None
+
+
+NUMBERS = st.integers() | st.integers(0, 99) | st.sampled_from([10**400, 1 << 63, (1 << 63) - 1, 1 << 37])
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.floats() | st.text(max_size=9) | st.sampled_from(["\ud800", *Kind]),
+    lambda inner: st.lists(inner, max_size=9) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+FIELDS = st.sampled_from(sorted(document()))
+
+
+@given(st.dictionaries(FIELDS, VALUES, max_size=3), st.sets(FIELDS, max_size=1))
+def test_any_document_is_a_usable_verdict_or_none(fields: dict[str, Any], absent: set[str]) -> None:
+    found = {name: value for name, value in document(**fields).items() if name not in absent}
+    verdict = parse_verdict(with_head(json.dumps(found, default=lambda kind: kind.value).encode()))
+    if verdict is not None:
+        require_usable(verdict)
+
+
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS), max_size=4), st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=4)
+)
+def test_any_numbers_are_a_usable_verdict_or_none(
+    ranges: list[tuple[int, int]], messages: list[tuple[int, int, int]]
+) -> None:
+    named = [(at, "t", queue, offset) for at, queue, offset in messages]
+    verdict = parse_verdict(
+        with_head(json.dumps(document(ranges=ranges, messages=named, count=len(named))).encode())
+    )
+    if verdict is not None:
+        require_usable(verdict)
+
+
+@given(st.lists(st.tuples(st.integers(0), st.binary(max_size=4), st.integers(0, 4)), min_size=1, max_size=5))
+def test_any_changed_bytes_are_a_usable_verdict_or_none(changes: list[tuple[int, bytes, int]]) -> None:
+    body = bytearray(format_verdict(make_verdict([1, 2, 3], "TopicTest"))[5:])
+    for place, new, removed in changes:
+        at = place % (len(body) + 1)
+        body[at : at + removed] = new
+    verdict = parse_verdict(with_head(bytes(body)))
+    if verdict is not None:
+        require_usable(verdict)
 
 
 def test_the_records_of_a_disk_are_found(workdir: os.PathLike[str]) -> None:
