@@ -1,7 +1,9 @@
 """The check of a whole sealed segment: an unbroken chain of records, each with its own log offset and with right
 checksums, up to a blank record that fills the rest.
 
-A segment that passes can become a part of a log from whatever place it comes.
+A segment that passes can become a part of a log from whatever place it comes. A segment that was sealed early ends
+with zeros instead of a blank record. It may also be one that is not complete yet, so it passes only if the caller
+knows the digest of the right content, or accepts zeros at the end.
 """
 
 from collections.abc import Callable
@@ -11,7 +13,13 @@ from typing import Final
 import xxhash
 
 from commitlogfs.store.errors import StoreError
-from commitlogfs.store.record import BlankRecordError, RecordError, TruncatedRecordError, decode, peek
+from commitlogfs.store.record import (
+    BlankRecordError,
+    RecordError,
+    TruncatedRecordError,
+    decode,
+    peek,
+)
 from commitlogfs.store.record_layout import SIZE_AND_MAGIC_BYTES
 from commitlogfs.store.segment import BaseOffset
 
@@ -34,14 +42,29 @@ class SealedSegment:
     """When the broker stored the last message; 0 without one."""
     digest: bytes
     """xxh3_128 of the whole file."""
+    zeros_begin: int | None = None
+    """Position from which the file has zeros, and no blank record; None usually."""
 
 
 def check_sealed(
-    read: Read, base_offset: BaseOffset, size: int, on_progress: Callable[[int], None] = lambda _: None
+    read: Read,
+    base_offset: BaseOffset,
+    size: int,
+    on_progress: Callable[[int], None] = lambda _: None,
+    *,
+    right: bytes | None = None,
+    may_end_early: bool = False,
 ) -> SealedSegment:
     """Read the file with this base offset and size, in windows, and check it. `on_progress` gets the number of
-    bytes read. Raises UnsoundSegmentError, OSError."""
-    return _Check(read, base_offset, size, on_progress).run()
+    bytes read. `right` is the xxh3_128 of the right content, if it is known: a file with it passes, whatever its
+    chain is. `may_end_early`: zeros after the last record pass, too. Raises UnsoundSegmentError, OSError."""
+    check = _Check(read, base_offset, size, on_progress)
+    try:
+        return check.run(may_end_early=may_end_early)
+    except UnsoundSegmentError:
+        if right is None or check.digest() != right:
+            raise
+        return check.result()
 
 
 class _Check:
@@ -57,25 +80,46 @@ class _Check:
         """Position of the window's first byte."""
         self._loaded = 0
         """Number of bytes that were read."""
+        self._messages = 0
+        self._last_ms = 0
 
-    def run(self) -> SealedSegment:
-        position, messages, last_ms = 0, 0, 0
+    def run(self, *, may_end_early: bool) -> SealedSegment:
+        """Raises UnsoundSegmentError, OSError."""
+        position = 0
         while True:
             try:
                 record = decode(self._record(position), self._base_offset + position)
             except BlankRecordError as blank:
                 if blank.size != self._size - position:
                     raise self._unsound(position, f"a blank record of {blank.size} bytes ends elsewhere") from blank
-                break
+                return self.result()
             except RecordError as error:
+                if may_end_early and self._ends_with_zeros(position):
+                    return self.result(position)
                 raise self._unsound(position, str(error)) from error
             if not record.body_crc_ok or record.property_crc_ok is False:
                 raise self._unsound(position, "the checksum of the message is wrong")
             position += record.total_size
-            messages, last_ms = messages + 1, record.store_timestamp_ms
-        while self._load():  # for the digest
+            self._messages, self._last_ms = self._messages + 1, record.store_timestamp_ms
+
+    def digest(self) -> bytes:
+        """Reads what is left. Raises OSError, UnsoundSegmentError."""
+        while self._load():
             self._data = b""
-        return SealedSegment(messages, last_ms, self._digest.digest())
+        return self._digest.digest()
+
+    def result(self, zeros_begin: int | None = None) -> SealedSegment:
+        """Raises OSError, UnsoundSegmentError."""
+        return SealedSegment(self._messages, self._last_ms, self.digest(), zeros_begin)
+
+    def _ends_with_zeros(self, position: int) -> bool:
+        """Whether no byte from a position on is set. Raises OSError, UnsoundSegmentError."""
+        self._data = self._data[position - self._begin :]
+        while not self._data.strip(b"\0"):
+            self._data = b""
+            if not self._load():
+                return True
+        return False
 
     def _record(self, position: int) -> bytes:
         """The bytes of the record that begins there. Raises RecordError."""

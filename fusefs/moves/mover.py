@@ -142,7 +142,7 @@ class Mover:
             require_wanted()
             progress = Progress(file.name, file.size, file.disk, target)
             with self._counted(progress):
-                await self._require_only_file(file)
+                await self.require_only_file(file)
                 copy = await self._open_source(file, salvages=salvages)
                 try:
                     copy.require_size(self._commitlog.segment_size)
@@ -205,7 +205,7 @@ class Mover:
 
         async with self._turn(file.name, turn):
             require_possible()
-            await self._require_only_file(file)
+            await self.require_only_file(file)
             dirfd = self._commitlog.disk_of(file).dirfd
             damaged = await self._step(partial(repair.examine, dirfd, file.name, file.ino), file.disk)
             found = damaged.attributes
@@ -327,9 +327,10 @@ class Mover:
             if is_free and target is not None:
                 self._commitlog.names.record_denied(name)
 
-    async def _require_only_file(self, file: Segment) -> None:
+    async def require_only_file(self, file: Segment) -> None:
         """A daemon that died may have left the file from which this one was copied on a disk that is missing now.
-        When that is back, only the mark of this file tells that the two are one segment."""
+        When that is back, only the mark of this file tells that the two are one segment. Raises
+        FormerFileError, and OSError or DiskError if the mark cannot be read."""
         dirfd = self._commitlog.disk_of(file).dirfd
         mark = await self._step(partial(read_mark, dirfd, file.name, file.ino), file.disk)
         if mark is None or mark.disk in self._commitlog.disks:

@@ -132,6 +132,7 @@ class Restores:
 
     async def damaged(self) -> list[Repairable]:
         """The segments that are known to be damaged."""
+        await self._drains.measure_targets()
         return [await self._examine(*found) for found in self._verdicts.present()]
 
     async def unknown(self) -> list[str]:
@@ -172,7 +173,7 @@ class Restores:
         reason = reason or why_not_repairable(verdict, checksum)
         if not reason and not self._commitlog.catalog.is_sealed(segment):
             reason = f"it is among the newest {NEWEST_KEPT} of the log, to which a broker may write"
-        reason = reason or self._former_file_of(segment)
+        reason = reason or self._former_file_of(segment) or await self._obstacle(segment)
         equal = required_equal(verdict, checksum, segment.size, lost)
         return Repairable(segment, verdict.kind, reason, required_checksum(verdict, checksum), equal)
 
@@ -182,6 +183,19 @@ class Restores:
             if source.role is Role.MOVED:
                 path = self._commitlog.disk_of(source).path
                 return f"its former file is still on {path}; it goes with its last user, or with that disk"
+        return ""
+
+    async def _obstacle(self, segment: Segment) -> str:
+        """The reason why no copy can take the place of a segment now, by the last measurement of the disks;
+        empty if one can."""
+        if not self._mover.may_move(segment):
+            return "it is moved or changed at this moment, or may be written to; repeat the command"
+        if self._drains.choose_target(segment.base_offset, but=segment.disk) is None:
+            return "no other disk takes it below its `force` threshold; free space, or add a disk"
+        try:
+            await self._mover.require_only_file(segment)
+        except (StoreError, OSError) as error:
+            return str(error)
         return ""
 
     def room(self) -> int:
@@ -267,17 +281,14 @@ class Restores:
                 raise PoolError(f"{name}: was moved meanwhile; repeat the command")
 
         try:
+            await self._drains.measure_targets()
             if damaged is not None:
                 await self._require_right(damaged, job.digest)
-            await self._drains.measure_targets()
             target = self._drains.choose_target(
                 restoring.base_offset, but=None if damaged is None else damaged.disk
             )
             if target is None:
-                others = "" if damaged is None else "other "
-                raise PoolError(
-                    f"{name}: no {others}disk takes it below its `force` threshold; free space, or add a disk"
-                )
+                raise PoolError(f"{name}: no disk takes it below its `force` threshold; free space, or add a disk")
             await self._take_in(job, target, require_wanted)
         except MoveStoppedError as error:
             reason = _CANCELLED if restoring.is_cancelled else str(error)

@@ -64,10 +64,11 @@ def restore(
     """Fill the gaps of a mounted log, and repair damaged segments, from elsewhere, while the broker runs.
 
     Each copy is checked first: an unbroken chain of records with their own log offsets and right checksums. One
-    that repairs a segment must also have the segment's checksum, or be equal to it outside of the known damage.
-    Then the daemon copies it to a disk and reads it back. A segment that was missing gets the time of its last
-    message; the broker sees it when it restarts. Other readers see all at once. A damaged file is set aside until
-    `scrub clear`. Interrupted at any moment, the command can be repeated: it continues with what is left.
+    that repairs a segment must have the segment's checksum, or be equal to it outside of the known damage. With
+    --dry-run, the copies are read and checked in the same way, and nothing is copied. Otherwise the daemon copies
+    it to a disk and reads it back. A segment that was missing gets the time of its last message; the broker sees
+    it when it restarts. Other readers see all at once. A damaged file is set aside until `scrub clear`.
+    Interrupted at any moment, the command can be repeated: it continues with what is left.
 
     EXIT STATUS: 0 the log has no gap and no damaged segment; 1 some segments are still missing or damaged; 2 a
     place or an option is wrong; 3 no daemon answers; 4 refused: a missing disk may hold the segments, there is no
@@ -85,11 +86,8 @@ def restore(
     found, proven = _find(list(wanted), [find_place(source, size) for source in sources], log, size)
     count = sum(bool(places) and _is_possible(wanted[base]) for base, places in found.items())
     _require_room(target.name, count, size, plan["room"])
-    restorer = Restorer(target, size, log, proven, allowed, spool)
-    if dry_run:
-        outcomes = [restorer.plan(base, wanted[base], places) for base, places in found.items()]
-    else:
-        outcomes = _restore(restorer, wanted, found, size, plan["first_offset"])
+    restorer = Restorer(target, size, log, proven, allowed, spool, dry_run=dry_run)
+    outcomes = _restore(restorer, wanted, found, size, plan["first_offset"], dry_run=dry_run)
     _report(target.name, outcomes, size, dry_run=dry_run, as_json=settings.wants_json(as_json))
     _report_unknown(plan["unknown"])
     if plan["unknown"] or any(outcome.place is None for outcome in outcomes):
@@ -153,11 +151,13 @@ def _restore(
     found: dict[BaseOffset, list[Place]],
     segment_size: int,
     first_offset: int,
+    *,
+    dry_run: bool,
 ) -> list[Outcome]:
     outcomes: list[Outcome] = []
     total = sum(map(bool, found.values()))
     try:
-        with _progress(total, segment_size) as on_step_of:
+        with _progress(total, segment_size, _STEPS[:1] if dry_run else _STEPS) as on_step_of:
             for base_offset, places in found.items():
                 if base_offset < first_offset - segment_size and _begins_a_gap(base_offset, outcomes, segment_size):
                     outcomes.append(Outcome(base_offset))
@@ -166,7 +166,8 @@ def _restore(
                     outcomes.append(restorer.restore(base_offset, damage, places, on_step_of(base_offset)))
     except KeyboardInterrupt:
         restorer.cancel()
-        typer.echo("the restore has ended; repeat the command to restore what is still missing", err=True)
+        if not dry_run:
+            typer.echo("the restore has ended; repeat the command to restore what is still missing", err=True)
         raise
     return outcomes
 
@@ -178,10 +179,10 @@ def _begins_a_gap(base_offset: BaseOffset, outcomes: Sequence[Outcome], segment_
 
 
 @contextmanager
-def _progress(total: int, segment_size: int) -> Iterator[Any]:
-    """A function that makes, of a base offset, the function that shows its progress."""
+def _progress(total: int, segment_size: int, steps: Sequence[str]) -> Iterator[Any]:
+    """A function that makes, of a base offset, the function that shows its progress through these steps."""
     began_s, number, total_bytes = time.monotonic(), -1, total * segment_size
-    with work_bar("restoring") as show:
+    with work_bar("restoring" if len(steps) > 1 else steps[0]) as show:
 
         def on_step_of(base_offset: BaseOffset) -> OnStep:
             nonlocal number
@@ -190,7 +191,7 @@ def _progress(total: int, segment_size: int) -> Iterator[Any]:
             def on_step(step: str, done: int) -> None:
                 # Each byte is checked, copied and verified; the daemon counts the latter two together.
                 past = 0 if step == "fetching" else done + (segment_size if step in _STEPS[1:] else 0)
-                done_bytes = number * segment_size + past // len(_STEPS)
+                done_bytes = number * segment_size + past // len(steps)
                 rate = done_bytes / (time.monotonic() - began_s)
                 left = total_bytes - done_bytes
                 figures = describe_bytes(done_bytes, left, rate, left / rate if rate else None)

@@ -45,13 +45,13 @@ class Damage:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of the attempts to restore or repair one segment."""
+    """Result of the attempts to restore or repair one segment, or of their dry run."""
 
     base_offset: BaseOffset
     damage: Damage | None = None
     """None if it was missing."""
     place: str | None = None
-    """The place that it came from; None if it is still missing or damaged."""
+    """The place that it came from, or would come from; None if it stays missing or damaged."""
     failures: list[str] = field(default_factory=list)
     """Why copies of it were not taken."""
 
@@ -71,24 +71,22 @@ class Restorer:
         proven: Collection[str],
         rate: int,
         spool: str | None,
+        *,
+        dry_run: bool = False,
     ) -> None:
         """`proven` are the names of places that were compared with the log. `rate` in bytes per second, 0 for the
-        default; `spool`: directory for what does not lie on a local filesystem."""
+        default; `spool`: directory for what does not lie on a local filesystem. `dry_run`: each copy is judged as
+        otherwise, and not handed in."""
         self._target = target
         self._size = segment_size
         self._log = log
         self._proven = proven
         self._rate = rate
         self._spool = spool
+        self._is_dry_run = dry_run
         self._token = secrets.token_hex(8)
         """The daemon cancels what was begun with it."""
         self._begun: BaseOffset | None = None
-
-    def plan(self, base_offset: BaseOffset, damage: Damage | None, places: Sequence[Place]) -> Outcome:
-        """Result of a dry run: the first place that has a file of it, sound or not."""
-        if damage is not None and damage.reason:
-            return Outcome(base_offset, damage, None, [f"{_UNREPAIRABLE}: {damage.reason}"])
-        return Outcome(base_offset, damage, places[0].name if places else None)
 
     def restore(
         self, base_offset: BaseOffset, damage: Damage | None, places: Sequence[Place], on_step: OnStep
@@ -96,15 +94,15 @@ class Restorer:
         """Take in the first right copy of a segment that is missing, or damaged. Raises UnreachableError,
         ControlError."""
         if damage is not None and damage.reason:
-            return self.plan(base_offset, damage, places)
+            return Outcome(base_offset, damage, None, [f"{_UNREPAIRABLE}: {damage.reason}"])
         outcome = Outcome(base_offset, damage)
         for place in places:
             try:
                 with place.open(base_offset, self._spool, lambda done: on_step("fetching", done)) as fd:
-                    checked = self._check(fd, base_offset, on_step)
-                    failure = "" if place.name in self._proven else self._contradiction(fd, base_offset, checked)
-                    failure = failure or self._difference(fd, base_offset, damage, checked)
-                    failure = failure or self._hand_in(fd, base_offset, damage, checked, on_step)
+                    checked = self._check(fd, base_offset, damage, on_step)
+                    failure = self._refusal(fd, place, base_offset, damage, checked)
+                    if not failure and not self._is_dry_run:
+                        failure = self._hand_in(fd, base_offset, damage, checked, on_step)
             except (UnreadablePlaceError, UnsoundSegmentError) as error:
                 failure = str(error)
             except RefusedError as error:  # by the daemon, which would refuse every copy
@@ -123,10 +121,25 @@ class Restorer:
         with contextlib.suppress(UnreachableError, RefusedError, ControlError):
             self._ask("restore-cancel", base_offset=self._begun, token=self._token)
 
-    def _check(self, fd: int, base_offset: BaseOffset, on_step: OnStep) -> SealedSegment:
+    def _check(self, fd: int, base_offset: BaseOffset, damage: Damage | None, on_step: OnStep) -> SealedSegment:
+        """Raises UnsoundSegmentError, UnreadablePlaceError."""
         return check_sealed(
-            partial(_read_once, fd), base_offset, self._size, lambda done: on_step("checking", done)
+            partial(_read_once, fd),
+            base_offset,
+            self._size,
+            lambda done: on_step("checking", done),
+            right=None if damage is None or damage.xxh3 is None else bytes.fromhex(damage.xxh3),
+            may_end_early=damage is not None,
         )
+
+    def _refusal(
+        self, fd: int, place: Place, base_offset: BaseOffset, damage: Damage | None, checked: SealedSegment
+    ) -> str:
+        """Why a copy whose chain is right is not taken; empty if it is. Raises UnreadablePlaceError."""
+        if damage is not None and damage.xxh3 == checked.digest.hex():
+            return ""  # it is this segment, wherever it comes from
+        failure = "" if place.name in self._proven else self._contradiction(fd, base_offset, checked)
+        return failure or self._difference(fd, base_offset, damage, checked)
 
     def _contradiction(self, fd: int, base_offset: BaseOffset, checked: SealedSegment) -> str:
         head = partial(_head, fd)
@@ -137,8 +150,12 @@ class Restorer:
         if damage is None:
             return ""
         if damage.xxh3 is not None:
-            differs = damage.xxh3 != checked.digest.hex()
-            return "its checksum is not the one that the segment had when it was sealed" if differs else ""
+            return "its checksum is not the one that the segment had when it was sealed"
+        if checked.zeros_begin is not None and not _covers(damage.equal, checked.zeros_begin, self._size):
+            return (
+                f"log offset {base_offset + checked.zeros_begin}: zeros up to the end, and nothing shows that the "
+                "segment ended there"
+            )
         position = self._log.first_difference(base_offset, partial(_read_once, fd), damage.equal)
         if position is None:
             return ""
@@ -188,6 +205,11 @@ class Restorer:
         if "refused" in answer:
             raise RefusedError(f"{self._target.name}: {answer['refused']}")
         return answer
+
+
+def _covers(ranges: Collection[tuple[int, int]], begin: int, end: int) -> bool:
+    """Whether one of the ranges, which do not touch each other, has all these positions."""
+    return any(first <= begin and end <= last for first, last in ranges)
 
 
 def _head(fd: int, length: int) -> bytes:

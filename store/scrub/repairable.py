@@ -1,7 +1,9 @@
 """Which damaged segments a copy from elsewhere can repair, and what proves that a copy is right. Pure.
 
-Each copy has an unbroken chain of records with right checksums (store/sealed_segment.py). That proves no header,
-property or unused byte, and not that it is a copy of this segment. So it also has to be as this table says:
+The checksum from before the damage is proof by itself, also of a segment that was sealed early and so has no blank
+record. Without it, a copy needs an unbroken chain of records with right checksums (store/sealed_segment.py). That
+proves no header, property or unused byte, and not that it is a copy of this segment. So it has to be as this table
+says:
 
     verdict              the file has a checksum of it          it has none
     rotted, unreadable   the same checksum                      equal outside the damaged ranges

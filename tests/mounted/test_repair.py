@@ -211,6 +211,65 @@ def test_each_kind_is_repaired_and_gaps_are_filled(filled: PoolMount, slave: Pat
     assert scrub(pool, "--messages") == {}
 
 
+def write_anew(pool: PoolMount, index: int, data: bytes) -> None:
+    """Other content for a segment, and its checksum."""
+    checksums.write(pool.path(index), data, checksums.LONG_AGO_NS - 1)
+    eventually(lambda: checksums.is_valid(backing(pool, index)))
+
+
+def seal_early(pool: PoolMount, index: int) -> bytes:
+    """Write a segment anew that ends with zeros after some records; its content."""
+    early = bytearray(content(pool, index))
+    end = records_of(bytes(early), index * MIB)[50].position
+    early[end:] = bytes(MIB - end)
+    write_anew(pool, index, bytes(early))
+    return bytes(early)
+
+
+def test_a_segment_that_was_sealed_early_is_repaired(filled: PoolMount, slave: Path) -> None:
+    """The copy has no blank record either; the checksum is the proof."""
+    pool = filled
+    early = seal_early(pool, INDEX)
+    (slave / pool.path(INDEX).name).write_bytes(early)
+    rot(pool, INDEX)
+    assert restore(pool, "--from", slave, "--dry-run") == "test: 1 segment would be repaired (1.0 MiB)\n"
+    assert restore(pool, "--from", slave) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert pool.path(INDEX).read_bytes() == early
+    assert damaged(pool) == {}
+
+
+@pytest.mark.parametrize("is_rot_before_the_end", [True, False])
+def test_without_a_checksum_the_zeros_at_the_end_have_to_be_the_same(
+    filled: PoolMount, slave: Path, is_rot_before_the_end: bool
+) -> None:
+    """Zeros where the segment is damaged may be what a slave has not written yet."""
+    pool = filled
+    early = seal_early(pool, INDEX)
+    (slave / pool.path(INDEX).name).write_bytes(early)
+    scrubs.flip(backing(pool, INDEX), repairs.ROT if is_rot_before_the_end else MIB - 1)
+    os.removexattr(backing(pool, INDEX), layout.XATTR_CHECKSUM)
+    before = backing(pool, INDEX).read_bytes()
+    assert [one["kind"] for one in scrub(pool).values()] == ["written-broken"]
+    status, expected = (0, early) if is_rot_before_the_end else (1, before)
+    for options in (["--dry-run"], []):
+        out = restore(pool, "--from", slave, *options, status=status)
+        assert ("nothing shows that the segment ended there" in out) == (status == 1)
+    assert pool.path(INDEX).read_bytes() == expected
+
+
+def test_a_copy_with_the_checksum_needs_no_neighbour(filled: PoolMount, workdir: Path) -> None:
+    """Nothing else shows whose segment it is."""
+    pool = filled
+    foreign = make_sealed(INDEX * MIB, MIB, store_ms=1_200_000_000_000)
+    write_anew(pool, INDEX, foreign)
+    backup = workdir / "backup"
+    backup.mkdir()
+    (backup / pool.path(INDEX).name).write_bytes(foreign)
+    rot(pool, INDEX)
+    assert restore(pool, "--from", backup) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert pool.path(INDEX).read_bytes() == foreign
+
+
 def test_one_segment_is_chosen(filled: PoolMount, slave: Path) -> None:
     pool = filled
     rot(pool, 1, INDEX)
@@ -245,10 +304,11 @@ def test_a_source_that_is_damaged_too_is_refused(filled: PoolMount, slave: Path,
     rot(pool, INDEX)
     spoil(slave / pool.path(INDEX).name, position)
     before = damaged(pool)
-    out = restore(pool, "--from", slave, status=1)
-    assert f"{pool.path(INDEX).name}: not taken from {slave}: " in out
-    assert said in out
-    assert f"still damaged: {pool.path(INDEX).name}; name other places with --from" in out
+    for options in (["--dry-run"], []):
+        out = restore(pool, "--from", slave, *options, status=1)
+        assert f"{pool.path(INDEX).name}: not taken from {slave}: " in out
+        assert said in out
+        assert f"still damaged: {pool.path(INDEX).name}; name other places with --from" in out
     assert damaged(pool) == before
     assert pool.path(INDEX).read_bytes() == rotten(pool, INDEX)
     assert files_aside(pool) == []
@@ -365,7 +425,8 @@ def test_no_copy_goes_to_the_disk_of_the_damaged_file(make_pool: Callable[..., P
     await_checksums(pool, 6 - NEWEST)
     slave = repairs.make_slave(pool, workdir / "slave", range(6))
     rot(pool, 1)
-    out = restore(pool, "--from", slave, status=1)
-    assert "no other disk takes it below its `force` threshold; free space, or add a disk" in out
+    for options in (["--dry-run"], []):
+        out = restore(pool, "--from", slave, *options, status=1)
+        assert "no other disk takes it below its `force` threshold; free space, or add a disk" in out
     assert damaged(pool).keys() == {pool.path(1).name}
     assert pool.path(1).read_bytes() == rotten(pool, 1)

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import xxhash
 from support.records import make_blank, make_record
@@ -84,3 +86,41 @@ def test_a_record_longer_than_the_segment_is_refused() -> None:
 def test_a_file_that_is_cut_is_refused() -> None:
     with pytest.raises(UnsoundSegmentError, match=f"ends at {SIZE - 1} instead of {SIZE}"):
         check(bytes(sealed())[:-1])
+
+
+def early(*, records: int = 3) -> bytes:
+    """A segment whose rest was never written."""
+    content = bytearray()
+    for number in range(records):
+        content += make_record(BASE + len(content), body=bytes([number]) * 300, store_ms=1000 + number)
+    return bytes(content.ljust(SIZE, b"\0"))
+
+
+def read_of(content: bytes) -> Callable[[int, int], bytes]:
+    return lambda position, length: content[position : position + length]
+
+
+@pytest.mark.parametrize("window", [8, 4096, 1 << 20])
+def test_the_right_digest_suffices_without_a_right_chain(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed_segment, "WINDOW_BYTES", window)
+    broken = sealed()
+    broken[len(make_record(BASE, body=bytes(100))) + 100] ^= 1
+    for content, messages in ((early(), 3), (bytes(broken), 1)):
+        digest = xxhash.xxh3_128(content).digest()
+        found = check_sealed(read_of(content), BASE, SIZE, right=digest)
+        assert (found.digest, found.messages) == (digest, messages)
+        with pytest.raises(UnsoundSegmentError, match="log offset"):
+            check_sealed(read_of(content), BASE, SIZE, right=bytes(16))
+
+
+@pytest.mark.parametrize("window", [8, 4096, 1 << 20])
+def test_zeros_after_the_last_record_are_named(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealed_segment, "WINDOW_BYTES", window)
+    content, end = early(), 3 * len(make_record(BASE, body=bytes(300)))
+    expected = SealedSegment(3, 1002, xxhash.xxh3_128(content).digest(), end)
+    assert check_sealed(read_of(content), BASE, SIZE, may_end_early=True) == expected
+    for position in (end, end + 1, SIZE - 1):
+        changed = bytearray(content)
+        changed[position] = 1
+        with pytest.raises(UnsoundSegmentError, match=f"log offset {BASE + end}: "):
+            check_sealed(read_of(bytes(changed)), BASE, SIZE, may_end_early=True)
