@@ -8,6 +8,7 @@ segments are damaged.
 
 import logging
 import math
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
@@ -76,11 +77,15 @@ class Recorded:
             find = partial(find_recorded, disk.dirfd, names[first : first + _NAMES_AT_ONCE])
             found, failed = await self._threads.run_within(disk.number, math.inf, find)
             unread += [present[name] for name in failed]
-            for name, verdict, unreadable in found:
-                if verdict is not None:
-                    self._verdicts.record_found(present[name], verdict)
-                if unreadable.ranges:
-                    self._record_unreadable(present[name], unreadable)
+            for one in found:
+                file = present[one.name]
+                if one.illegible:
+                    path = f"{disk.path}/{os.fsdecode(one.name)}"
+                    log_event(log, logging.ERROR, "record_illegible", path=path, reason=one.illegible)
+                if one.verdict is not None:
+                    self._verdicts.record_found(file, one.verdict, is_recorded=one.is_recorded)
+                if one.unreadable.ranges:
+                    self._record_unreadable(file, one.unreadable)
         return unread
 
     def _is_present(self, file: Segment) -> bool:

@@ -29,7 +29,7 @@ from commitlogfs.store.moves.targets import segments_below_force
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.other_files import is_set_aside
-from commitlogfs.store.scrub.repairable import required_checksum, required_equal, why_not_repairable
+from commitlogfs.store.scrub.repairable import needs_chain, required_checksum, required_equal, why_not_repairable
 from commitlogfs.store.scrub.verdict import Kind, Range, Verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 
@@ -83,6 +83,8 @@ class Repairable:
     """Why no copy can repair it; empty if one can."""
     checksum: bytes | None
     """xxh3_128 of the right content; None if it is not known."""
+    needs_chain: bool
+    """Whether a copy with this checksum has to have a right chain of records, too."""
     equal: tuple[Range, ...]
     """Positions in which a right copy is equal to the damaged segment."""
 
@@ -175,7 +177,8 @@ class Restores:
             reason = f"it is among the newest {NEWEST_KEPT} of the log, to which a broker may write"
         reason = reason or self._former_file_of(segment) or await self._obstacle(segment)
         equal = required_equal(verdict, checksum, segment.size, lost)
-        return Repairable(segment, verdict.kind, reason, required_checksum(verdict, checksum), equal)
+        required = required_checksum(verdict, checksum)
+        return Repairable(segment, verdict.kind, reason, required, needs_chain(verdict.kind), equal)
 
     def _former_file_of(self, segment: Segment) -> str:
         """The reason, if it has one: only the mark of the present file says that the two are one segment."""

@@ -66,9 +66,9 @@ def restore(
     Each copy is checked first: an unbroken chain of records with their own log offsets and right checksums. One
     that repairs a segment must have the segment's checksum, or be equal to it outside of the known damage. With
     --dry-run, the copies are read and checked in the same way, and nothing is copied. Otherwise the daemon copies
-    it to a disk and reads it back. A segment that was missing gets the time of its last message; the broker sees
-    it when it restarts. Other readers see all at once. A damaged file is set aside until `scrub clear`.
-    Interrupted at any moment, the command can be repeated: it continues with what is left.
+    the first right one to a disk and reads it back. A segment that was missing gets the time of its last message;
+    the broker sees it when it restarts. Other readers see all at once. A damaged file is set aside until `scrub
+    clear`. Interrupted at any moment, the command can be repeated: it continues with what is left.
 
     EXIT STATUS: 0 the log has no gap and no damaged segment; 1 some segments are still missing or damaged; 2 a
     place or an option is wrong; 3 no daemon answers; 4 refused: a missing disk may hold the segments, there is no
@@ -103,7 +103,8 @@ def _wanted(name: str, plan: dict[str, Any], chosen: Set[int]) -> dict[BaseOffse
     found: dict[BaseOffset, Damage | None] = dict.fromkeys(missing)
     for entry in reversed(plan["damaged"]):
         equal = tuple((begin, end) for begin, end in entry["equal"])
-        damage = Damage(entry["disk"], entry["kind"], entry["reason"], entry["xxh3"], equal)
+        needs_chain = entry.get("needs_chain", True)  # a daemon of a former version does not report it
+        damage = Damage(entry["disk"], entry["kind"], entry["reason"], entry["xxh3"], needs_chain, equal)
         found[BaseOffset(entry["base_offset"])] = damage
     unknown = chosen - found.keys()
     if unknown:

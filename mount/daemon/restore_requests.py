@@ -59,6 +59,7 @@ class _Requests:
             "kind": damaged.kind.value,
             "reason": damaged.reason,
             "xxh3": None if damaged.checksum is None else damaged.checksum.hex(),
+            "needs_chain": damaged.needs_chain,
             "equal": damaged.equal,
         }
 

@@ -39,6 +39,8 @@ class Damage:
     """Why no copy can repair it; empty if one can."""
     xxh3: str | None
     """Checksum of the right content; None if it is not known."""
+    needs_chain: bool
+    """Whether a copy with this checksum has to have a right chain of records, too."""
     equal: tuple[tuple[int, int], ...]
     """Ranges of positions in which a right copy is equal to the damaged segment."""
 
@@ -123,12 +125,13 @@ class Restorer:
 
     def _check(self, fd: int, base_offset: BaseOffset, damage: Damage | None, on_step: OnStep) -> SealedSegment:
         """Raises UnsoundSegmentError, UnreadablePlaceError."""
+        digest = None if damage is None or damage.needs_chain else damage.xxh3
         return check_sealed(
             partial(_read_once, fd),
             base_offset,
             self._size,
             lambda done: on_step("checking", done),
-            right=None if damage is None or damage.xxh3 is None else bytes.fromhex(damage.xxh3),
+            right=None if digest is None else bytes.fromhex(digest),
             may_end_early=damage is not None,
         )
 

@@ -19,6 +19,7 @@ _WORDS: Final = {
     "flags, times, or padding); all message bodies are right",
     Kind.UNREADABLE: "could not be read completely",
     Kind.WRITE_LOST: "lacks what the broker has written, which reads show only as long as it is in memory",
+    Kind.UNKNOWN: "has a record of damage that cannot be read (damaged itself, or of a newer version)",
 }
 _REMEDY: Final = (
     "`commitlogfs restore --from DIRECTORY` repairs it from a slave or a backup; until then, a read returns what "

@@ -1,5 +1,6 @@
 """Records of damage with a segment's file: the verdict (store/scrub/verdict.py), and the ranges that a move could
-not read (store/moves/unreadable.py). All functions block."""
+not read (store/moves/unreadable.py). A record that cannot be read still says that the segment is damaged: it stands
+for a verdict of the kind UNKNOWN. All functions block."""
 
 import errno
 import os
@@ -10,12 +11,15 @@ from commitlogfs.store import layout
 from commitlogfs.store.files import durable, safe_open
 from commitlogfs.store.moves.unreadable import UnreadableRanges, parse_unreadable
 from commitlogfs.store.scrub.verdict import (
+    FORMAT_VERSION,
+    Kind,
     Verdict,
     combine,
     format_verdict,
     parse_verdict,
     shortest,
     unreadable_verdict,
+    whole_verdict,
 )
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.E2BIG, errno.ERANGE})
@@ -27,6 +31,10 @@ class Recorded(NamedTuple):
     name: bytes
     verdict: Verdict | None
     unreadable: UnreadableRanges
+    illegible: str = ""
+    """Which record could not be read, and why; empty if none."""
+    is_recorded: bool = True
+    """Whether the file has an attribute for the verdict."""
 
 
 def write_verdict(dirfd: int, name: bytes, ino: int, verdict: Verdict) -> None:
@@ -66,17 +74,40 @@ def find_recorded(dirfd: int, names: Iterable[bytes]) -> tuple[list[Recorded], l
         path = f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}"
         try:
             present = os.listxattr(path, follow_symlinks=False)
-            verdict = unreadable = b""
-            if layout.XATTR_VERDICT in present:
-                verdict = os.getxattr(path, layout.XATTR_VERDICT, follow_symlinks=False)
-            if layout.XATTR_UNREADABLE in present:
-                unreadable = os.getxattr(path, layout.XATTR_UNREADABLE, follow_symlinks=False)
+            verdict, unreadable = (
+                os.getxattr(path, attribute, follow_symlinks=False) if attribute in present else None
+                for attribute in (layout.XATTR_VERDICT, layout.XATTR_UNREADABLE)
+            )
+            status = None if verdict is unreadable is None else os.lstat(path)
         except FileNotFoundError:
             continue
         except OSError as error:
             if error.errno != errno.ENODATA:  # the attribute was removed a moment ago
                 unread.append(name)
             continue
-        if verdict or unreadable:
-            found.append(Recorded(name, parse_verdict(verdict), parse_unreadable(unreadable)))
+        if status is not None:
+            found.append(_recorded(name, verdict, unreadable, status))
     return found, unread
+
+
+def _recorded(name: bytes, verdict: bytes | None, unreadable: bytes | None, status: os.stat_result) -> Recorded:
+    """The record that these attributes are; None stands for one that the file lacks."""
+    known = None if verdict is None else parse_verdict(verdict)
+    ranges = UnreadableRanges() if unreadable is None else parse_unreadable(unreadable)
+    if known is not None:
+        return Recorded(name, known, ranges)
+    illegible = ""
+    if verdict is not None:
+        illegible = f"the verdict is {_fault(verdict)}"
+    elif not ranges.ranges:
+        illegible = "the record of unreadable ranges is damaged"
+    if illegible:  # the record was written when the inode last changed, or before
+        known = whole_verdict(Kind.UNKNOWN, status.st_size, int(status.st_ctime))
+    return Recorded(name, known, ranges, illegible, is_recorded=verdict is not None)
+
+
+def _fault(verdict: bytes) -> str:
+    version = verdict[0] if verdict else FORMAT_VERSION
+    return (
+        "damaged" if version == FORMAT_VERSION else f"damaged, or of version {version} instead of {FORMAT_VERSION}"
+    )

@@ -10,6 +10,9 @@ says:
     header-or-padding    the same checksum                      not repairable
     written-broken       equal outside the damaged ranges: the checksum is that of the broken content
     write-lost           not repairable: memory may show more than any copy has
+    unknown              the same checksum, and a right        not repairable
+                         chain, as it may be that of broken
+                         content
 
 Ranges that a move could not read count as damaged, too. A segment that has such ranges gets no checksum.
 """
@@ -25,7 +28,14 @@ def why_not_repairable(verdict: Verdict, checksum: bytes | None) -> str:
         return "memory may show what its disk lacks; save it (docs/runbooks/lost-writes.md)"
     if verdict.kind is Kind.HEADER_OR_PADDING and checksum is None:
         return "it has lost its checksum, so nothing shows which copy is right"
+    if verdict.kind is Kind.UNKNOWN and checksum is None:
+        return "its verdict cannot be read, and it has no checksum; `commitlogfs scrub start` finds the damage anew"
     return ""
+
+
+def needs_chain(kind: Kind) -> bool:
+    """Whether the required checksum does not suffice: it may be that of a segment that was written broken."""
+    return kind is Kind.UNKNOWN
 
 
 def required_checksum(verdict: Verdict, checksum: bytes | None) -> bytes | None:

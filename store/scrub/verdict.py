@@ -52,6 +52,8 @@ class Kind(Enum):
     """A disk could not read a part of it. If it was moved from that disk, it has zeros there."""
     WRITE_LOST = "write-lost"
     """The disk has refused what was written to it (store/disks/lost_writes.py): memory may show what it lacks."""
+    UNKNOWN = "unknown"
+    """There is a record of damage that cannot be read: it is damaged itself, or of a newer version."""
 
     @property
     def keeps_checksum(self) -> bool:
@@ -60,7 +62,14 @@ class Kind(Enum):
         return self is not Kind.WRITTEN_BROKEN
 
 
-_SEVERITY: Final = (Kind.WRITE_LOST, Kind.ROTTED, Kind.UNREADABLE, Kind.WRITTEN_BROKEN, Kind.HEADER_OR_PADDING)
+_SEVERITY: Final = (
+    Kind.WRITE_LOST,
+    Kind.ROTTED,
+    Kind.UNREADABLE,
+    Kind.WRITTEN_BROKEN,
+    Kind.HEADER_OR_PADDING,
+    Kind.UNKNOWN,
+)
 
 
 class Range(NamedTuple):

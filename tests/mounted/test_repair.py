@@ -418,6 +418,31 @@ def test_what_no_copy_can_repair_is_named(make_pool: Callable[..., PoolMount], w
     assert len(damaged(pool)) == 2
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_verdict_that_cannot_be_read_stays_one(filled: PoolMount, slave: Path, version: int) -> None:
+    """It is damaged, or of a newer version: over a restart, the segment does not become a sound one."""
+    pool, name = filled, filled.path(INDEX).name
+    rot(pool, INDEX)
+    eventually(lambda: scrubs.has_verdict(pool, INDEX))
+    raw = bytearray(os.getxattr(backing(pool, INDEX), layout.XATTR_VERDICT))
+    raw[0 if version == 2 else -1] ^= 3
+    os.setxattr(backing(pool, INDEX), layout.XATTR_VERDICT, bytes(raw))
+    pool.restart()
+    eventually(lambda: damaged(pool).keys() == {name})
+    assert (damaged(pool)[name]["kind"], damaged(pool)[name]["located"]) == ("unknown", False)
+    assert pool.cli("scrub", "status", pool.name).status == 1
+    assert os.getxattr(backing(pool, INDEX), layout.XATTR_VERDICT) == raw
+    pool.require_logged("event=record_illegible ")
+    (finding,) = [one for one in pool.ask("status")["findings"] if one["code"] == "damaged-segment"]
+    assert "a record of damage that cannot be read" in finding["message"]
+    right = os.getxattr(backing(pool, INDEX), layout.XATTR_CHECKSUM)
+    os.removexattr(backing(pool, INDEX), layout.XATTR_CHECKSUM)
+    assert "it has no checksum" in restore(pool, "--from", slave, status=1)
+    os.setxattr(backing(pool, INDEX), layout.XATTR_CHECKSUM, right)
+    restore(pool, "--from", slave)
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+
+
 def test_no_copy_goes_to_the_disk_of_the_damaged_file(make_pool: Callable[..., PoolMount], workdir: Path) -> None:
     pool = make_pool(1)
     pool.start()

@@ -83,6 +83,24 @@ def test_those_of_a_disk_in_trouble_are_found_when_it_is_well(
     assert [record.__dict__["event"] for record in caplog.records] == ["records_not_read", "records_read"]
 
 
+def test_a_record_that_cannot_be_read_is_a_verdict(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
+    damaged, salvaged = segment(parts, DAMAGED), segment(parts, SALVAGED)
+    verdict = bytearray(os.getxattr(place(parts, DAMAGED), layout.XATTR_VERDICT))
+    verdict[-1] ^= 1
+    os.setxattr(place(parts, DAMAGED), layout.XATTR_VERDICT, bytes(verdict))
+    os.setxattr(place(parts, SALVAGED), layout.XATTR_UNREADABLE, b"?")
+    trio.run(Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged.record_found).find)
+    found = [(one, verdict.kind, verdict.is_located) for one, verdict in parts.verdicts.present()]
+    assert found == [(damaged, Kind.UNKNOWN, False), (salvaged, Kind.UNKNOWN, False)]
+    assert os.getxattr(place(parts, DAMAGED), layout.XATTR_VERDICT) == verdict
+    events = [record.__dict__ for record in caplog.records]
+    logged = [event["fields"] for event in events if event["event"] == "record_illegible"]
+    assert {fields["path"]: fields["reason"] for fields in logged} == {
+        str(place(parts, DAMAGED)): "the verdict is damaged",
+        str(place(parts, SALVAGED)): "the record of unreadable ranges is damaged",
+    }
+
+
 def test_a_verdict_of_this_daemon_is_combined_with_the_recorded_one(parts: Parts) -> None:
     damaged = segment(parts, DAMAGED)
     parts.verdicts.record(damaged, whole_verdict(Kind.UNREADABLE, SIZE, 9))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlogfs.store.scrub.repairable import required_checksum, required_equal, why_not_repairable
+from commitlogfs.store.scrub.repairable import needs_chain, required_checksum, required_equal, why_not_repairable
 from commitlogfs.store.scrub.verdict import Kind, Range, Verdict, whole_verdict
 
 SIZE = 1 << 20
@@ -28,6 +28,8 @@ def verdict(kind: Kind, *ranges: Range) -> Verdict:
         (Kind.WRITTEN_BROKEN, None, True, None),
         (Kind.WRITE_LOST, DIGEST, False, DIGEST),
         (Kind.WRITE_LOST, None, False, None),
+        (Kind.UNKNOWN, DIGEST, True, DIGEST),
+        (Kind.UNKNOWN, None, False, None),
     ],
 )
 def test_the_kind_and_the_checksum_decide(
@@ -36,6 +38,7 @@ def test_the_kind_and_the_checksum_decide(
     damaged = verdict(kind)
     assert (not why_not_repairable(damaged, checksum)) == is_repairable
     assert required_checksum(damaged, checksum) == required
+    assert needs_chain(kind) == (kind is Kind.UNKNOWN)
 
 
 def test_a_known_checksum_needs_no_comparison() -> None:

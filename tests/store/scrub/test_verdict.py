@@ -75,6 +75,7 @@ def test_what_was_found_before_stays() -> None:
     assert (both.messages, both.message_count) == ((*first.messages, *third.messages), 2)
     assert combine(both, third) == both
     assert combine(whole_verdict(Kind.ROTTED, SIZE, 1), first) == first
+    assert combine(whole_verdict(Kind.UNKNOWN, SIZE, 1), first) == first
     closer = combine(whole_verdict(Kind.ROTTED, SIZE, 1), second)
     assert (closer.kind, closer.since_s) == (Kind.HEADER_OR_PADDING, 1)
 
@@ -249,12 +250,12 @@ def test_the_records_of_a_disk_are_found(workdir: os.PathLike[str]) -> None:
         ino = os.stat(b"two", dir_fd=dirfd).st_ino
         write_verdict(dirfd, b"two", ino, verdict)
         found, unread = find_recorded(dirfd, [*names, b"absent"])
-        assert ([(name, of) for name, of, _ in found], unread) == ([(b"two", verdict)], [])
+        assert ([(one.name, one.verdict) for one in found], unread) == ([(b"two", verdict)], [])
         remove_verdict(dirfd, b"two", ino)
         remove_verdict(dirfd, b"two", ino)
         assert find_recorded(dirfd, names) == ([], [])
         os.setxattr(f"/proc/self/fd/{dirfd}/one", layout.XATTR_UNREADABLE, b"[[0, 4096]]")
-        ((name, of, unreadable),), unread = find_recorded(dirfd, names)
-        assert (name, of, unreadable.ranges, unread) == (b"one", None, [(0, 4096)], [])
+        (one,), unread = find_recorded(dirfd, names)
+        assert (one.name, one.verdict, one.unreadable.ranges, unread) == (b"one", None, [(0, 4096)], [])
     finally:
         os.close(dirfd)

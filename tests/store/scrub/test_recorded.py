@@ -1,0 +1,88 @@
+"""Records of damage with the files of a disk."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commitlogfs.store import layout
+from commitlogfs.store.moves.unreadable import UnreadableRanges
+from commitlogfs.store.scrub.recorded import Recorded, find_recorded, with_unreadable
+from commitlogfs.store.scrub.verdict import Kind, Range, Verdict, format_verdict, parse_verdict, whole_verdict
+
+SIZE = 8192
+VERDICT = Verdict(Kind.ROTTED, 1_800_000_000, (Range(100, 200),))
+RECORD = format_verdict(VERDICT)
+NEWER = bytes([RECORD[0] + 1]) + RECORD[1:]
+
+
+@pytest.fixture
+def file(workdir: Path) -> Path:
+    path = workdir / "file"
+    path.write_bytes(bytes(SIZE))
+    return path
+
+
+@pytest.fixture
+def dirfd(file: Path) -> Iterator[int]:
+    fd = os.open(file.parent, os.O_RDONLY)
+    yield fd
+    os.close(fd)
+
+
+def read(dirfd: int) -> Recorded:
+    (found,), unread = find_recorded(dirfd, [b"file"])
+    assert unread == []
+    return found
+
+
+def unknown(file: Path) -> Verdict:
+    return whole_verdict(Kind.UNKNOWN, SIZE, int(file.stat().st_ctime))
+
+
+def test_a_right_record_is_read(file: Path, dirfd: int) -> None:
+    os.setxattr(file, layout.XATTR_VERDICT, RECORD)
+    os.setxattr(file, layout.XATTR_UNREADABLE, b"[[0, 4096]]")
+    found = read(dirfd)
+    assert (found.verdict, found.unreadable.ranges) == (VERDICT, [(0, 4096)])
+    assert (found.illegible, found.is_recorded) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "the verdict is damaged"),
+        (RECORD[:3], "the verdict is damaged"),
+        (RECORD[:-1], "the verdict is damaged"),
+        (RECORD[:20] + bytes([RECORD[20] ^ 3]) + RECORD[21:], "the verdict is damaged"),
+        (NEWER, "the verdict is damaged, or of version 2 instead of 1"),
+    ],
+    ids=["empty", "head", "cut", "flipped", "newer"],
+)
+def test_a_verdict_that_cannot_be_read_is_one(file: Path, dirfd: int, raw: bytes, reason: str) -> None:
+    os.setxattr(file, layout.XATTR_VERDICT, raw)
+    found = read(dirfd)
+    assert (found.verdict, found.illegible, found.is_recorded) == (unknown(file), reason, True)
+    assert os.getxattr(file, layout.XATTR_VERDICT) == raw
+
+
+@pytest.mark.parametrize("raw", [b"", b"[[0, 40", b"[]"])
+def test_unreadable_ranges_that_cannot_be_read_are_a_verdict(file: Path, dirfd: int, raw: bytes) -> None:
+    os.setxattr(file, layout.XATTR_UNREADABLE, raw)
+    found = read(dirfd)
+    assert (found.verdict, found.unreadable.ranges) == (unknown(file), [])
+    assert (found.illegible, found.is_recorded) == ("the record of unreadable ranges is damaged", False)
+
+
+def test_a_right_verdict_beside_such_ranges_stays(file: Path, dirfd: int) -> None:
+    os.setxattr(file, layout.XATTR_VERDICT, RECORD)
+    os.setxattr(file, layout.XATTR_UNREADABLE, b"?")
+    assert (read(dirfd).verdict, read(dirfd).illegible) == (VERDICT, "")
+
+
+@pytest.mark.parametrize("raw", [RECORD[:-1], NEWER])
+def test_a_move_that_cannot_read_more_records_that_instead(raw: bytes) -> None:
+    """The rest of the segment was read meanwhile."""
+    combined = parse_verdict(with_unreadable(raw, UnreadableRanges([(0, 4096)]), 1_800_000_009.0))
+    assert combined == Verdict(Kind.UNREADABLE, 1_800_000_009, (Range(0, 4096),))
