@@ -786,13 +786,15 @@ def moves_and_scrub() -> list[Placed]:
                 [
                     (f"sum by (pool, disk, kind) ({metric('damaged_segments')})", BY_DISK + " {{kind}}"),
                     (metric("scrub_unread_segments"), BY_DISK + " unread"),
+                    (f"1 - {metric('damage_known')}", BY_DISK + " not known yet"),
                     (
                         grown("scrub_errors_total", "[1h]", "pool, kind"),
                         "{{pool}} found: {{kind}}",
                     ),
                 ],
                 "none",
-                "Segments with a verdict, those that a scrub could not read, and those found within an hour.",
+                "Segments with a verdict, those that a scrub could not read, and those found within an hour; "
+                "1 for a disk that has not answered since the start.",
             ),
             8,
             8,

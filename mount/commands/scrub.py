@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -29,6 +30,8 @@ from commitlogfs.mount.views.scrub_text import (
 
 _POLL_S: Final = 0.2
 _ACTIVE: Final = ("running", "paused")
+_LOADED_S: Final = 5.0
+"""How long a daemon that has just started is given to ask its disks what they have recorded."""
 
 app = typer.Typer(name="scrub", help="Find damaged segments: read them all from the disks.", no_args_is_help=True)
 
@@ -75,8 +78,8 @@ def start(
     scheduled scrub continues at once as one by hand, outside of its window, too.
 
     EXIT STATUS: 0 begun; with --wait: ended, and no segment is damaged; 1 with --wait: some are damaged, or could
-    not be read, or it was cancelled; 2 no such mount, or a wrong --rate; 3 no daemon answers; 4 refused: one is
-    paused, or a disk has not answered yet.
+    not be read, or it was cancelled, or a disk has not answered yet; 2 no such mount, or a wrong --rate; 3 no
+    daemon answers; 4 refused: one is paused, or a disk has not answered yet.
     """
     target, allowed = find_target(which), parse_rate(rate)
     answer = ask(target, "scrub-start", rate=allowed, messages=messages, dry_run=dry_run)
@@ -90,20 +93,20 @@ def start(
             settings.say(text)
     show_lagging(answer)
     if wait and not dry_run:
-        _wait(target)
-        _report_end(target, is_quiet=settings.wants_json(as_json))
+        _report_end(target, _wait(target), is_quiet=settings.wants_json(as_json))
 
 
 @app.command()
 def status(which: options.Mount = None, wait: WaitOption = False, as_json: options.Json = False) -> None:
     """Show how far the scrub is, and the damaged segments with their messages.
 
-    EXIT STATUS: 0 no segment is damaged; 1 some are; 2 no such mount; 3 no daemon answers.
+    It waits for a daemon that has just started, and still asks its disks what they have recorded.
+
+    EXIT STATUS: 0 no segment is damaged; 1 some are, or a disk has not answered yet; 2 no such mount; 3 no daemon
+    answers.
     """
     target = find_target(which)
-    if wait:
-        _wait(target)
-    scrub = _scrub_of(target)
+    scrub = _wait(target) if wait else _loaded(target)
     if settings.wants_json(as_json):
         typer.echo(json.dumps({"name": target.name, "scrub": scrub}))
     else:
@@ -118,7 +121,8 @@ def status(which: options.Mount = None, wait: WaitOption = False, as_json: optio
             output.paragraph(describe_file_aside(file))
         if aside := describe_set_aside(scrub):
             output.paragraph(aside)
-    if scrub["damaged"]:
+    _report_unknown(scrub.get("unknown", ()))  # a daemon of a former version does not report them
+    if scrub["damaged"] or scrub.get("unknown"):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -150,8 +154,7 @@ def resume(
     arguments = {"rate": parse_rate(rate)} if rate else {}
     target = _order(which, "scrub-resume", "continues", dry_run=dry_run, as_json=as_json, **arguments)
     if wait and not dry_run:
-        _wait(target)
-        _report_end(target, is_quiet=settings.wants_json(as_json))
+        _report_end(target, _wait(target), is_quiet=settings.wants_json(as_json))
 
 
 @app.command()
@@ -181,8 +184,9 @@ def clear(
     damaged, the next scrub finds it again. A file that was set aside stays until this command, or until its segment
     has left the log; one that a process has open is removed when it is closed.
 
-    EXIT STATUS: 0 removed, or there was none; 1 a disk could not remove one; 2 no such mount, or not a segment's
-    name; 3 no daemon answers; 4 refused: a segment has no verdict, and no file set aside.
+    EXIT STATUS: 0 removed, or there was none; 1 a disk could not remove one, or has not answered yet since the
+    daemon has started; 2 no such mount, or not a segment's name; 3 no daemon answers; 4 refused: a segment has no
+    verdict, and no file set aside, as far as the disks have answered.
     """
     target = find_target(which)
     arguments = {"segments": [segment_offset(name) for name in segments]} if segments else {}
@@ -197,7 +201,9 @@ def clear(
         typer.echo(f"{name}: its disk could not remove the verdict; see `dmesg`, and repeat the command", err=True)
     for file in files:
         typer.echo(f"{file['path']}: its disk could not rename it; see `dmesg`, and repeat the command", err=True)
-    if answer["kept"] or files:
+    unknown = answer.get("unknown", ())
+    _report_unknown(unknown)
+    if answer["kept"] or files or unknown:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -240,28 +246,43 @@ def _scrub_of(target: Target) -> dict[str, Any]:
     return scrub
 
 
-def _wait(target: Target) -> None:
-    """Returns once no scrub is under way; shows the progress meanwhile."""
+def _loaded(target: Target) -> dict[str, Any]:
+    """The same, once the disks have answered what they have recorded; as it is if one does not for a while."""
+    began_s = time.monotonic()
+    while (scrub := _scrub_of(target)).get("unknown") and time.monotonic() - began_s < _LOADED_S:
+        time.sleep(_POLL_S)
+    return scrub
+
+
+def _report_unknown(disks: Sequence[str]) -> None:
+    for disk in disks:
+        typer.echo(f"{disk}: has not answered yet which segments are damaged; repeat the command", err=True)
+
+
+def _wait(target: Target) -> dict[str, Any]:
+    """Returns the part `scrub` once no scrub is under way; shows the progress meanwhile."""
     hint = f"{target.name}: the scrub continues; `commitlogfs scrub cancel {target.name}` ends it"
     with explained_interrupt(hint), work_bar("scrubbing") as show:
-        while (scrub := _scrub_of(target))["state"] in _ACTIVE:
+        while (scrub := _loaded(target))["state"] in _ACTIVE:
             done, left = scrub["done_bytes"], scrub["left_bytes"]
             text = describe_bytes(done, left, scrub["bytes_per_second"], scrub["eta_seconds"])
             show(done, left, "paused" if scrub["state"] == "paused" else text)
             time.sleep(_POLL_S)
+    return scrub
 
 
-def _report_end(target: Target, *, is_quiet: bool) -> None:
-    """Raises Exit if segments are damaged, or were not read, AbsentError if the scrub was cancelled."""
-    scrub = _scrub_of(target)
+def _report_end(target: Target, scrub: dict[str, Any], *, is_quiet: bool) -> None:
+    """Raises AbsentError if the scrub was cancelled, Exit if segments are damaged, or if not all are known."""
     if scrub["state"] == "cancelled":
         raise AbsentError(f"{target.name}: the scrub was cancelled; `scrub start` begins another one")
     if not is_quiet:
-        count = len(scrub["damaged"])
+        count, unknown = len(scrub["damaged"]), scrub.get("unknown", ())
         found = f"{count_of(count, 'segment')} damaged; see `scrub status`" if count else "no segment is damaged"
+        if not count and unknown:
+            found = f"damage is not known yet of {', '.join(unknown)}"
         settings.say(f"{target.name}: the scrub has ended: {found}")
     unread = describe_unread(scrub)
     if unread and not is_quiet:
         typer.echo(f"{target.name}: {unread}; repair the disk, and repeat the command", err=True)
-    if scrub["damaged"] or unread:
+    if scrub["damaged"] or scrub.get("unknown") or unread:
         raise typer.Exit(ExitCode.FINDINGS)

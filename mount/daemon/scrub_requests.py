@@ -1,7 +1,7 @@
 """The control verbs of `commitlogfs scrub`."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -82,17 +82,15 @@ class _Requests:
 
     async def clear(self, request: dict[str, Any]) -> dict[str, Any]:
         """Remove the verdicts on the segments with these base offsets, or on all, and the damaged files that were
-        set aside when these were repaired."""
+        set aside when these were repaired. Verdicts of `unknown` disks stay as far as they are not known yet."""
         wanted, dry_run = request_fields.numbers(request, "segments"), request_fields.flag(request, "dry_run")
         parts, verdicts = self._parts, self._parts.verdicts
+        await verdicts.await_loaded()
+        disks = [parts.commitlog.disks[number].path for number in verdicts.not_loaded()]
         damaged = {segment: damage_report(parts, segment, verdict) for segment, verdict in verdicts.present()}
         aside = {file: set_aside_report(parts, file, verdict) for file, verdict in verdicts.replaced()}
         if wanted is not None:
-            unknown = set(wanted) - {file.base_offset for file in (*damaged, *aside)}
-            if unknown:
-                raise PoolError(
-                    f"{min(unknown):020d}: has no verdict, and no file set aside; see `commitlogfs scrub status`"
-                )
+            _require_known({file.base_offset for file in (*damaged, *aside)}, wanted, disks)
             damaged, aside = _of_segments(damaged, wanted), _of_segments(aside, wanted)
         kept = [] if dry_run else await self._clear_verdicts(damaged)
         not_removed = [] if dry_run else await self._clear_aside(aside)
@@ -101,6 +99,7 @@ class _Requests:
             "kept": [segment.name.decode() for segment in kept],
             "removed": [report for file, report in aside.items() if file not in not_removed],
             "not_removed": [aside[file] for file in not_removed],
+            "unknown": disks,
         }
 
     async def _clear_verdicts(self, segments: Iterable[Segment]) -> list[Segment]:
@@ -132,6 +131,17 @@ class _Requests:
             raise PoolError(
                 f"{', '.join(waiting)}: has not answered yet whether a scrub is under way; repeat the command"
             )
+
+
+def _require_known(known: Collection[int], chosen: Iterable[int], disks: Sequence[str]) -> None:
+    """Raises PoolError if one of the chosen segments has no verdict and no file set aside. `known` are those that
+    have; `disks` have not answered yet."""
+    lacking = min((base for base in chosen if base not in known), default=None)
+    if lacking is None:
+        return
+    if disks:
+        raise PoolError(f"{', '.join(disks)}: has not answered yet which segments are damaged; repeat the command")
+    raise PoolError(f"{lacking:020d}: has no verdict, and no file set aside; see `commitlogfs scrub status`")
 
 
 def _of_segments(reports: dict[Segment, dict[str, Any]], wanted: list[int]) -> dict[Segment, dict[str, Any]]:

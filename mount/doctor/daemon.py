@@ -49,6 +49,12 @@ def check_daemon(document: dict[str, Any]) -> list[Check]:
         message = "a takeover lost the list of open files: fsync and fstat of files opened before it give ESTALE"
         remedy = "restart the broker when convenient, which opens them again"
         checks.append(Check("state-lost", Level.WARNING, message, remedy))
+    unknown = document.get("scrub", {}).get("unknown", ())  # a daemon of a former version does not report them
+    if unknown:
+        message = (
+            f"{', '.join(unknown)}: has not answered yet since the daemon has started which segments are damaged"
+        )
+        checks.append(Check("damage-unknown", Level.NOTE, message, "repeat the command; if it stays, see `dmesg`"))
     checks += [_check_finding(finding) for finding in document["findings"] if finding["code"] not in _GAPS]
     return checks or [ok("daemon", f"daemon {document['daemon']['pid']} reports no trouble")]
 

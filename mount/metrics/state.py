@@ -198,6 +198,9 @@ def _integrity_samples(document: dict[str, Any], parts: Parts) -> Iterator[Sampl
         yield Sample("scrub_unread_segments", figures.progress.unread, (log.disks[number].path,))
     for kind in Kind:
         yield Sample("scrub_errors_total", counters.damaged[kind.value], (kind.value,))
+    waiting = parts.verdicts.not_loaded()
+    for number, disk in log.disks.items():
+        yield Sample("damage_known", float(number not in waiting), (disk.path,))
     damaged = Tally((segment.disk, verdict.kind) for segment, verdict in parts.verdicts.present())
     for (number, kind), count in damaged.items():
         yield Sample("damaged_segments", count, (log.disks[number].path, kind.value))

@@ -159,6 +159,7 @@ METRICS: Final = (
         "When the last complete scrub has ended; 0 if there was none, or while a disk is missing",
     ),
     _counter("scrub_errors_total", "Segments that were found to be damaged", "kind"),
+    _gauge("damage_known", "1 once the disk has answered which of its segments have a verdict", "disk"),
     _gauge("damaged_segments", "Segments with a verdict that was not cleared", "disk", "kind"),
     _gauge("set_aside_bytes", "Bytes of damaged files of repaired segments", "disk"),
 )

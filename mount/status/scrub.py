@@ -50,9 +50,17 @@ def scrub_report(parts: Parts) -> dict[str, Any]:
         "window": sorted(scrub.rules.window),
         "disks": [_disk_report(disks[number], one) for number, one in figures.items()],
         "unread_disks": list(parts.commitlog.missing),
+        "unknown": unknown_disks(parts),
         "damaged": [damage_report(parts, *found) for found in parts.verdicts.present()],
         "set_aside": [set_aside_report(parts, *found) for found in parts.verdicts.replaced()],
     }
+
+
+def unknown_disks(parts: Parts) -> list[str]:
+    """Paths of the disks that have not answered yet, since this daemon has started, how far the scrub is there, or
+    which of their segments are damaged."""
+    waiting = {*parts.scrub.not_loaded(), *parts.verdicts.not_loaded()}
+    return [disk.path for number, disk in parts.commitlog.disks.items() if number in waiting]
 
 
 def _disk_report(disk: Disk, figures: DiskFigures) -> dict[str, Any]:

@@ -78,7 +78,7 @@ def explain_segment(
             f"Why it is there is not recorded: {_reach(known)}.",
             _derive_placement(known, name, size, location, before),
         ]
-    found.lines += _damage(known, name)
+    found.lines += _damage(known, name, location["disk"])
     return found
 
 
@@ -247,17 +247,21 @@ def _derive_placement(
     )
 
 
-def _damage(known: Known, name: str) -> list[str]:
+def _damage(known: Known, name: str, disk: str) -> list[str]:
     document = known.status or {}
     damaged = [
         f"It is damaged ({one['kind']}) on {one['disk']}: repair it with `commitlogfs restore --from`."
         for one in document["scrub"]["damaged"]
         if one["segment"] == name
     ]
+    if disk in document["scrub"].get("unknown", ()):  # a daemon of a former version does not report them
+        damaged.append(
+            "Whether it is damaged is not known yet: its disk has not answered since the daemon started."
+        )
     return damaged + [
-        f"{disk['path']} has lost writes to it, noticed at {_moment(lost['since'])}."
-        for disk in document["disks"]
-        for lost in disk["lost_writes"]
+        f"{of['path']} has lost writes to it, noticed at {_moment(lost['since'])}."
+        for of in document["disks"]
+        for lost in of["lost_writes"]
         if lost["segment"] == name
     ]
 

@@ -16,10 +16,17 @@ def describe_summary(document: dict[str, Any]) -> str:
     scrub = document.get("scrub")  # a daemon of a former version does not report it
     if scrub is None:
         return ""
-    aside = describe_set_aside(scrub)
-    if scrub["state"] == "none" and not scrub["damaged"]:
-        return aside
-    return f"{describe_scrub(scrub)} {aside}".rstrip()
+    parts = [describe_unknown(scrub), describe_set_aside(scrub)]
+    if scrub["state"] != "none" or scrub["damaged"]:
+        parts.insert(0, describe_scrub(scrub))
+    return " ".join(filter(None, parts))
+
+
+def describe_unknown(scrub: dict[str, Any]) -> str:
+    """The disks of which it is not known yet whether segments are damaged as one sentence; empty if there is
+    none."""
+    disks = scrub.get("unknown", ())  # a daemon of a former version does not report them
+    return f"Damaged segments: not known yet of {', '.join(disks)}, which still have to answer." if disks else ""
 
 
 def describe_set_aside(scrub: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 import mmap
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from support.checksums import NEWEST, await_checksums, backing
 from support.pools import MIB, PoolMount
 from support.records import make_record, make_sealed
 from support.scrubs import damaged, records_of, scrub
+from support.timings import BRISK, timing_variables
 from support.waiting import eventually
 
 from commitlogfs.bench.page_cache import cached_pages_of
 from commitlogfs.store import layout
+from commitlogfs.store.timing import VerdictTiming
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -191,6 +194,55 @@ def test_files_with_exchanged_names_are_found_and_repaired(
     assert "2 segments repaired" in repairs.restore(pool, "--from", slave)
     assert (pool.path(1).read_bytes(), pool.path(4).read_bytes()) == contents
     assert damaged(pool) == {}
+
+
+def restarted(pool: PoolMount, start_s: float) -> None:
+    """With a daemon that reads after this time what former ones have recorded."""
+    pool.variables |= timing_variables(replace(BRISK, verdicts=VerdictTiming(start_s=start_s)))
+    pool.restart()
+
+
+def test_after_a_start_both_wait_for_what_is_recorded(filled: PoolMount) -> None:
+    pool = filled
+    scrubs.flip(backing(pool, 1), 100)
+    assert scrub(pool).keys() == {pool.path(1).name}
+    eventually(lambda: scrubs.has_verdict(pool, 1))
+    restarted(pool, 2.5)
+    shown = pool.cli("scrub", "status", pool.name)
+    assert (shown.status, f"{pool.path(1).name}: rotted" in shown.out) == (1, True)
+    restarted(pool, 2.5)
+    cleared = pool.cli("scrub", "clear", pool.name, "--segment", pool.path(1).name)
+    assert (cleared.status, cleared.out + cleared.err) == (0, "test: 1 verdict removed\n")
+
+
+def test_a_disk_that_has_not_answered_is_named(filled: PoolMount) -> None:
+    """Nothing says that all is well before the disks have answered which segments are damaged."""
+    pool = filled
+    scrubs.flip(backing(pool, 1), 100)
+    scrub(pool)
+    eventually(lambda: scrubs.has_verdict(pool, 1))
+    restarted(pool, 1e9)
+    said = "has not answered yet which segments are damaged; repeat the command"
+    disks = [str(disk) for disk in pool.disks]
+    shown, listed = pool.cli("scrub", "status", pool.name), pool.cli("scrub", "status", pool.name, "--json")
+    assert (shown.status, shown.err.count(said), listed.status) == (1, 3, 1)
+    assert listed.json()["scrub"]["unknown"] == scrubs.report(pool)["unknown"] == disks
+    cleared = pool.cli("scrub", "clear", pool.name)
+    assert (cleared.status, cleared.err.count(said)) == (1, 3)
+    named = pool.cli("scrub", "clear", pool.name, "--segment", pool.path(1).name)
+    assert (named.status, said in named.err) == (4, True)
+    ran = pool.cli("scrub", "start", pool.name, "--rate", scrubs.FAST, "--wait")
+    assert (ran.status, "no segment is damaged" in ran.out) == (1, False)
+    pool.cli("scrub", "clear", pool.name)
+    ran = pool.cli("scrub", "status", pool.name, "--wait")
+    assert (ran.status, ran.err.count(said)) == (1, 3)
+    assert f"Damaged segments: not known yet of {', '.join(disks)}" in " ".join(
+        pool.cli("status", pool.name).out.split()
+    )
+    assert f'commitlogfs_damage_known{{disk="{disks[0]}",pool="test"}} 0.0' in pool.metrics()
+    restarted(pool, 0.1)
+    eventually(lambda: scrubs.report(pool)["unknown"] == [])
+    assert f'commitlogfs_damage_known{{disk="{disks[0]}",pool="test"}} 1.0' in pool.metrics()
 
 
 def test_segments_without_checksum_are_judged_by_their_records(make_pool: Callable[..., PoolMount]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from commitlogfs.mount.doctor import machine, pool
 from commitlogfs.mount.doctor.broker import BrokerView, check_locale, check_mappings, check_open_files
+from commitlogfs.mount.doctor.daemon import check_daemon
 from commitlogfs.mount.doctor.diagnosis import Level
 from commitlogfs.mount.doctor.machine import (
     check_allow_other,
@@ -154,3 +155,21 @@ def test_a_store_root_that_is_not_there_yet(tmp_path):
 def test_who_can_read_the_messages(mode, level, said):
     check = check_access("/log", RootAttributes(mode, 0, 0))
     assert (check.level, said in check.message) == (level, True)
+
+
+def test_damage_that_is_not_known_yet_is_noted() -> None:
+    document = {
+        "daemon": {"pid": 7},
+        "degraded": False,
+        "disks": [],
+        "findings": [],
+        "placement": {"next_disk": "/data1"},
+        "retention": {"alerts": []},
+        "scrub": {"unknown": ["/data2"]},
+        "segments": {"gaps": []},
+    }
+    (noted,) = check_daemon(document)
+    assert (noted.name, noted.level) == ("damage-unknown", Level.NOTE)
+    assert noted.message.startswith("/data2: has not answered yet")
+    (fine,) = check_daemon({**document, "scrub": {"unknown": []}})
+    assert fine.level is Level.OK

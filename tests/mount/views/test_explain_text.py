@@ -122,6 +122,14 @@ def test_a_damaged_segment() -> None:
     assert "/data2 has lost writes to it, noticed at" in text
 
 
+def test_damage_that_is_not_known_yet() -> None:
+    document = status(disk(2), scrub={"damaged": [], "unknown": ["/data2"]})
+    known = Known(document, [entry("placed", "/data2")], AT)
+    said = "Whether it is damaged is not known yet: its disk has not answered"
+    assert said in segment_text(known, located(2, 4 * MIB))
+    assert said not in segment_text(known, located(1, 4 * MIB))
+
+
 def test_a_gap_of_a_disk_that_was_given_up() -> None:
     document = status(
         segments={"first_offset": 0, "last_offset": 9 * MIB, "size": MIB, "gaps": [[4 * MIB, 5 * MIB]]},

@@ -106,6 +106,13 @@ def test_nothing_to_say() -> None:
     assert describe_summary({"scrub": a_scrub(state="none")}) == ""
 
 
+def test_disks_that_have_not_answered() -> None:
+    said = "Damaged segments: not known yet of /data1, /data2, which still have to answer."
+    assert describe_summary({"scrub": a_scrub(state="none", unknown=["/data1", "/data2"])}) == said
+    running = describe_summary({"scrub": a_scrub(unknown=["/data1", "/data2"])})
+    assert running == f"{describe_scrub(a_scrub())} {said}"
+
+
 def test_a_start() -> None:
     answer = {"running": False, "changed": True, "rate": None, "segments": 12, "bytes": 12 * GIB}
     assert describe_start(answer, dry_run=False) == "the scrub reads 12 segments (12.0 GiB), at the default rate"
