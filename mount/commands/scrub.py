@@ -180,9 +180,11 @@ def clear(
     """Remove the verdicts on damaged segments, and the damaged files that were set aside when segments were
     repaired. The segments of the log stay as they are.
 
-    A verdict stays until this command, also if a later scrub finds the segment right. If the segment is still
-    damaged, the next scrub finds it again. A file that was set aside stays until this command, or until its segment
-    has left the log; one that a process has open is removed when it is closed.
+    A verdict stays until this command, also if a later scrub finds the segment right. If the content still differs
+    from the segment's checksum, or cannot be read, the next scrub finds the damage again. A message that was
+    damaged before the segment got its checksum (`written-broken`) is found only by `scrub start --messages`, and
+    lost writes are not found again. A file that was set aside stays until this command, or until its segment has
+    left the log; one that a process has open is removed when it is closed.
 
     EXIT STATUS: 0 removed, or there was none; 1 a disk could not remove one, or has not answered yet since the
     daemon has started; 2 no such mount, or not a segment's name; 3 no daemon answers; 4 refused: a segment has no

@@ -276,6 +276,9 @@ def test_messages_finds_what_was_written_broken(make_pool: Callable[..., PoolMou
     await_checksums(pool, 3)
     assert scrub(pool) == {}
     assert [one["kind"] for one in scrub(pool, "--messages").values()] == ["written-broken"]
+    assert pool.cli("scrub", "clear", pool.name).status == 0
+    assert scrub(pool) == {}
+    assert [one["kind"] for one in scrub(pool, "--messages").values()] == ["written-broken"]
 
 
 def test_ranges_that_a_move_could_not_read_are_found_again(make_pool: Callable[..., PoolMount]) -> None:
