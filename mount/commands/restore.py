@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -22,7 +22,7 @@ from commitlogfs.mount.commands.scrub import segment_offset
 from commitlogfs.mount.commands.work_progress import describe_bytes, work_bar
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.restoring.own_log import OwnLog
-from commitlogfs.mount.restoring.places import Place, find_place
+from commitlogfs.mount.restoring.places import Entry, Place, find_place
 from commitlogfs.mount.restoring.segments import Damage, OnStep, Outcome, Restorer
 from commitlogfs.store.segment import BaseOffset
 
@@ -83,10 +83,10 @@ def restore(
     size: int = plan["segment_size"]
     wanted = _wanted(target.name, plan, chosen)
     log = OwnLog(Path(target.status()["mountpoint"]), size, [entry["base_offset"] for entry in plan["damaged"]])
-    found, proven = _find(list(wanted), [find_place(source, size) for source in sources], log, size)
-    count = sum(bool(places) and _is_possible(wanted[base]) for base, places in found.items())
+    found = _find(list(wanted), [find_place(source, size) for source in sources], log, size)
+    count = sum(bool(places) and _is_possible(wanted[base]) for base, places in found.places.items())
     _require_room(target.name, count, size, plan["room"])
-    restorer = Restorer(target, size, log, proven, allowed, spool, dry_run=dry_run)
+    restorer = Restorer(target, size, log, found.proven, allowed, spool, dry_run=dry_run)
     outcomes = _restore(restorer, wanted, found, size, plan["first_offset"], dry_run=dry_run)
     _report(target.name, outcomes, size, dry_run=dry_run, as_json=settings.wants_json(as_json))
     _report_unknown(plan["unknown"])
@@ -130,41 +130,63 @@ def _is_possible(damage: Damage | None) -> bool:
     return damage is None or not damage.reason
 
 
-def _find(
-    wanted: Sequence[BaseOffset], places: Sequence[Place], log: OwnLog, segment_size: int
-) -> tuple[dict[BaseOffset, list[Place]], set[str]]:
-    """The places that have a file of the right size, for each segment; the names of those places that are known to
-    hold the same log. Raises RefusedError for a place with another log."""
-    found: dict[BaseOffset, list[Place]] = {base: [] for base in wanted}
-    proven = set()
+class _Found(NamedTuple):
+    """Content of the places."""
+
+    places: dict[BaseOffset, list[Place]]
+    """Those that have a file of the right size, for each segment."""
+    failures: dict[BaseOffset, list[str]]
+    """Reasons why other places have no copy, although something there has the name of the segment."""
+    proven: set[str]
+    """Names of the places that are known to hold the same log."""
+
+
+def _find(wanted: Sequence[BaseOffset], places: Sequence[Place], log: OwnLog, segment_size: int) -> _Found:
+    """Raises RefusedError for a place with another log."""
+    found = _Found({base: [] for base in wanted}, {base: [] for base in wanted}, set())
     for place in places:
-        held = {base for base, size in place.segments().items() if size == segment_size}
-        if log.require_same(place, held, wanted):
-            proven.add(place.name)
-        for base in held.intersection(found):
-            found[base].append(place)
-    return found, proven
+        entries = place.segments()
+        faults = {base: _fault(entry, segment_size) for base, entry in entries.items()}
+        if log.require_same(place, {base for base, fault in faults.items() if not fault}, wanted):
+            found.proven.add(place.name)
+        for base in faults.keys() & found.places.keys():
+            if faults[base]:
+                found.failures[base].append(f"{place.name}: {faults[base]}")
+            else:
+                found.places[base].append(place)
+    return found
+
+
+def _fault(entry: Entry, segment_size: int) -> str:
+    """The reason why an entry is no copy of a segment; empty if it may be one."""
+    if entry.fault or entry.size == segment_size:
+        return entry.fault
+    return f"has {entry.size:,} bytes instead of {segment_size:,}"
 
 
 def _restore(
     restorer: Restorer,
     wanted: dict[BaseOffset, Damage | None],
-    found: dict[BaseOffset, list[Place]],
+    found: _Found,
     segment_size: int,
     first_offset: int,
     *,
     dry_run: bool,
 ) -> list[Outcome]:
     outcomes: list[Outcome] = []
-    total = sum(map(bool, found.values()))
+    total = sum(map(bool, found.places.values()))
     try:
         with _progress(total, segment_size, _STEPS[:1] if dry_run else _STEPS) as on_step_of:
-            for base_offset, places in found.items():
+            for base_offset, places in found.places.items():
+                failures = found.failures[base_offset]
                 if base_offset < first_offset - segment_size and _begins_a_gap(base_offset, outcomes, segment_size):
-                    outcomes.append(Outcome(base_offset))
+                    after = f"{base_offset + segment_size:020d}"
+                    gap = f"the log would begin with a gap, because {after} is still missing"
+                    failures = [*failures, *(f"{place.name}: {gap}" for place in places)]
+                    outcomes.append(Outcome(base_offset, failures=failures))
                 else:
-                    damage = wanted[base_offset]
-                    outcomes.append(restorer.restore(base_offset, damage, places, on_step_of(base_offset)))
+                    damage, on_step = wanted[base_offset], on_step_of(base_offset)
+                    outcomes.append(restorer.restore(base_offset, damage, places, failures, on_step))
     except KeyboardInterrupt:
         restorer.cancel()
         if not dry_run:

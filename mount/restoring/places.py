@@ -2,12 +2,13 @@
 
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from commitlogfs.console.errors import RefusedError, UsageError
@@ -18,9 +19,19 @@ from commitlogfs.store.segment import BaseOffset, parse_segment_name
 _LOG_BELOW: Final = "commitlog"
 """In the root directory of a broker's store."""
 _PART_BYTES: Final = 4 << 20
+_NOT_A_FILE: Final = "is not a regular file"
 
 OnProgress = Callable[[int], None]
 """Gets the number of bytes that were fetched of a file."""
+
+
+class Entry(NamedTuple):
+    """A file, or something else, that has the name of a segment."""
+
+    size: int
+    """In bytes."""
+    fault: str = ""
+    """Why it cannot be a copy, whatever its content is; empty if it can."""
 
 
 class UnreadablePlaceError(Exception):
@@ -35,8 +46,8 @@ class Place(Protocol):
         """As the operator gave it, without keys."""
         ...
 
-    def segments(self) -> dict[BaseOffset, int]:
-        """Sizes, in bytes, of the files that have names of segments. Raises RefusedError, UsageError."""
+    def segments(self) -> dict[BaseOffset, Entry]:
+        """The entries that have names of segments. Opens none of them. Raises RefusedError, UsageError."""
         ...
 
     def head(self, base_offset: BaseOffset, length: int) -> bytes:
@@ -83,20 +94,16 @@ class _Directory:
     path: Path
     segment_size: int
 
-    def segments(self) -> dict[BaseOffset, int]:
+    def segments(self) -> dict[BaseOffset, Entry]:
         found = self._list(self.path)
         if not found and (self.path / _LOG_BELOW).is_dir():
             raise UsageError(f"--from {self.name}: holds no segments; the log is probably {self.path / _LOG_BELOW}")
         return found
 
-    def _list(self, directory: Path) -> dict[BaseOffset, int]:
+    def _list(self, directory: Path) -> dict[BaseOffset, Entry]:
         try:
             with os.scandir(directory) as entries:
-                files = {entry.name: entry for entry in entries if entry.is_file(follow_symlinks=False)}
-            return {
-                base_offset: files[name].stat(follow_symlinks=False).st_size
-                for base_offset, name in _named_segments(files, self.segment_size)
-            }
+                names = [entry.name for entry in entries]
         except (FileNotFoundError, NotADirectoryError) as error:
             raise UsageError(
                 f"--from {self.name}: {os.strerror(error.errno or 0)}; give the directory of a log"
@@ -105,6 +112,7 @@ class _Directory:
             raise RefusedError(
                 f"--from {self.name}: {os.strerror(error.errno or 0)}; make it readable, or name another place"
             ) from error
+        return {base: _examine(directory / name) for base, name in _named_segments(names, self.segment_size)}
 
     def head(self, base_offset: BaseOffset, length: int) -> bytes:
         with self._opened(base_offset) as file:
@@ -129,9 +137,14 @@ class _Directory:
     def _opened(self, base_offset: BaseOffset) -> IO[bytes]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            return os.fdopen(os.open(self.path / f"{base_offset:020d}", flags), "rb", buffering=0)
+            file = os.fdopen(os.open(self.path / f"{base_offset:020d}", flags), "rb", buffering=0)
         except OSError as error:
             raise self._unreadable(base_offset, error) from error
+        fault = _fault_of(os.fstat(file.fileno()).st_mode)
+        if fault:  # another file since the place was listed
+            file.close()
+            raise UnreadablePlaceError(f"{self.path / f'{base_offset:020d}'}: {fault}")
+        return file
 
     def _unreadable(self, base_offset: BaseOffset, error: OSError) -> UnreadablePlaceError:
         return UnreadablePlaceError(f"{self.path / f'{base_offset:020d}'}: {os.strerror(error.errno or 0)}")
@@ -146,7 +159,7 @@ class _Remote:
     keys: tuple[str, ...] = field(repr=False)
     """Parts of the URI that no message may show."""
 
-    def segments(self) -> dict[BaseOffset, int]:
+    def segments(self) -> dict[BaseOffset, Entry]:
         from pyarrow import fs
 
         try:
@@ -155,8 +168,8 @@ class _Remote:
             raise UsageError(f"--from {self.name}: {_first_line(error, self.keys)}") from error
         except OSError as error:
             raise RefusedError(f"--from {self.name}: {_first_line(error, self.keys)}") from error
-        sizes = {info.base_name: info.size for info in infos if info.is_file}
-        return {base: sizes[name] for base, name in _named_segments(sizes, self.segment_size)}
+        found = {info.base_name: Entry(info.size or 0, "" if info.is_file else _NOT_A_FILE) for info in infos}
+        return {base: found[name] for base, name in _named_segments(found, self.segment_size)}
 
     def head(self, base_offset: BaseOffset, length: int) -> bytes:
         try:
@@ -180,6 +193,23 @@ class _Remote:
 
     def _unreadable(self, base_offset: BaseOffset, error: OSError) -> UnreadablePlaceError:
         return UnreadablePlaceError(f"{self.name}/{base_offset:020d}: {_first_line(error, self.keys)}")
+
+
+def _examine(path: Path) -> Entry:
+    try:
+        status = os.lstat(path)
+    except OSError as error:
+        return Entry(0, os.strerror(error.errno or 0))
+    return Entry(status.st_size, _fault_of(status.st_mode))
+
+
+def _fault_of(mode: int) -> str:
+    """The reason why a file of this mode is no copy; empty for a regular one. An open of another one may block."""
+    if stat.S_ISREG(mode):
+        return ""
+    if stat.S_ISLNK(mode):
+        return "is a symbolic link, which is not followed; name the directory of the file itself"
+    return "is a directory" if stat.S_ISDIR(mode) else _NOT_A_FILE
 
 
 def _fetch(source: Any, spool: str | None, on_progress: OnProgress) -> IO[bytes]:

@@ -91,13 +91,18 @@ class Restorer:
         self._begun: BaseOffset | None = None
 
     def restore(
-        self, base_offset: BaseOffset, damage: Damage | None, places: Sequence[Place], on_step: OnStep
+        self,
+        base_offset: BaseOffset,
+        damage: Damage | None,
+        places: Sequence[Place],
+        failures: Sequence[str],
+        on_step: OnStep,
     ) -> Outcome:
-        """Take in the first right copy of a segment that is missing, or damaged. Raises UnreachableError,
-        ControlError."""
+        """Take in the first right copy of a segment that is missing, or damaged. `failures` are known already, of
+        other places. Raises UnreachableError, ControlError."""
         if damage is not None and damage.reason:
             return Outcome(base_offset, damage, None, [f"{_UNREPAIRABLE}: {damage.reason}"])
-        outcome = Outcome(base_offset, damage)
+        outcome = Outcome(base_offset, damage, failures=list(failures))
         for place in places:
             try:
                 with place.open(base_offset, self._spool, lambda done: on_step("fetching", done)) as fd:

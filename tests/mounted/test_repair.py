@@ -325,6 +325,66 @@ def test_a_place_without_a_whole_copy_is_refused(filled: PoolMount, slave: Path)
     assert len(damaged(pool)) == 2
 
 
+class Kinds:
+    """Makes, under the name of a segment, what is no copy of it."""
+
+    @staticmethod
+    def short(path: Path) -> None:
+        path.write_bytes(bytes(100))
+
+    @staticmethod
+    def fifo(path: Path) -> None:
+        os.mkfifo(path)
+
+    @staticmethod
+    def directory(path: Path) -> None:
+        path.mkdir()
+
+    @staticmethod
+    def dangling(path: Path) -> None:
+        path.symlink_to("nowhere")
+
+    @staticmethod
+    def link(path: Path) -> None:
+        (path.parent / "original").write_bytes(bytes(MIB))
+        path.symlink_to("original")
+
+    @staticmethod
+    def socket(path: Path) -> None:
+        os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (Kinds.short, "has 100 bytes instead of 1,048,576"),
+        (Kinds.fifo, "is not a regular file"),
+        (Kinds.directory, "is a directory"),
+        (Kinds.dangling, "is a symbolic link, which is not followed"),
+        (Kinds.link, "is a symbolic link, which is not followed"),
+        (Kinds.socket, "is not a regular file"),
+    ],
+    ids=["short", "fifo", "directory", "dangling", "link", "socket"],
+)
+def test_what_is_no_file_of_a_segment_is_refused_with_the_reason(
+    filled: PoolMount, slave: Path, workdir: Path, make: Callable[[Path], None], said: str
+) -> None:
+    pool, name = filled, filled.path(INDEX).name
+    rot(pool, INDEX)
+    (slave / name).rename(workdir / "right")
+    make(slave / name)
+    for options in (["--dry-run"], []):
+        out = restore(pool, "--from", slave, *options, status=1)
+        assert f"{name}: not taken from {slave}: {said}" in " ".join(out.split())
+    (answer,) = json.loads(restore(pool, "--from", slave, "--json", status=1))["damaged"]
+    assert answer["failures"][0].startswith(f"{slave}: {said}")
+    backup = workdir / "backup"
+    backup.mkdir()
+    (workdir / "right").rename(backup / name)
+    restore(pool, "--from", slave, "--from", backup)
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+
+
 def test_without_a_checksum_the_sound_parts_decide(filled: PoolMount, slave: Path) -> None:
     """The segment was written broken; a sound segment with other messages is not its copy."""
     pool, base = filled, INDEX * MIB
