@@ -12,9 +12,12 @@ from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.files.locks import lock_holder
 from commitlogfs.store.findings import Finding, FindingCode, Severity
-from commitlogfs.store.moves.unreadable import find_unreadable
+from commitlogfs.store.moves.unreadable import UnreadableRanges
 from commitlogfs.store.pool.open import OnMissing, Pool, find_retired, open_pool
 from commitlogfs.store.pool.other_files import is_set_aside
+from commitlogfs.store.scrub.finding import damage_finding, unread_finding
+from commitlogfs.store.scrub.recorded import find_recorded
+from commitlogfs.store.segment import BaseOffset, format_segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +86,39 @@ def inspect_pool(
             with _opened(specs, segment_size, name, alone=False) as again:
                 pool.findings[:] = [finding for finding in pool.findings if finding in again.findings]
         if is_thorough:
-            pool.findings.extend(_unreadable_findings(pool))
+            pool.findings.extend(_damage_findings(pool))
             pool.findings.extend(_set_aside_findings(pool))
         return _describe(pool, daemon, on_missing)
 
 
-def _unreadable_findings(pool: Pool) -> Iterator[Finding]:
-    """Segments that were moved away from a failing disk, and lack what could not be read there."""
+def _damage_findings(pool: Pool) -> Iterator[Finding]:
+    """Segments with a verdict, and those that were moved away from a failing disk and lack what could not be read
+    there."""
     for disk in pool.disks:
         segments = {segment.name: segment for segment in pool.inventory.catalog.on_disk(disk.number)}
-        for name, unreadable in find_unreadable(disk.dirfd, segments):
-            base = segments[name].base_offset
-            ranges = [f"{base + begin} to {base + end}" for begin, end in unreadable.ranges]
-            more = f" and {len(ranges) - _RANGES_SHOWN} more ranges" if len(ranges) > _RANGES_SHOWN else ""
-            yield Finding(
-                FindingCode.UNREADABLE_RANGE,
-                Severity.WARNING,
-                disk.path,
-                name.decode(),
-                f"log offsets {', '.join(ranges[:_RANGES_SHOWN])}{more} could not be read on its former disk, and "
-                "are zeros",
-                "consumers skip the messages there; a slave or a backup may have them",
-            )
+        found, unread = find_recorded(disk.dirfd, segments)
+        for one in found:
+            base = segments[one.name].base_offset
+            if one.verdict is not None:
+                yield damage_finding(disk.path, base, one.verdict)
+            if one.unreadable.ranges:
+                yield _unreadable_finding(disk.path, base, one.unreadable)
+        if unread:
+            yield unread_finding(disk.path, unread[0], len(unread))
+
+
+def _unreadable_finding(disk: str, base: BaseOffset, unreadable: UnreadableRanges) -> Finding:
+    ranges = [f"{base + begin} to {base + end}" for begin, end in unreadable.ranges]
+    shown = ", ".join(ranges[:_RANGES_SHOWN])
+    more = f" and {len(ranges) - _RANGES_SHOWN} more ranges" if len(ranges) > _RANGES_SHOWN else ""
+    return Finding(
+        FindingCode.UNREADABLE_RANGE,
+        Severity.WARNING,
+        disk,
+        format_segment_name(base).decode(),
+        f"log offsets {shown}{more} could not be read on its former disk, and are zeros",
+        "consumers skip the messages there; a slave or a backup may have them",
+    )
 
 
 def _set_aside_findings(pool: Pool) -> Iterator[Finding]:

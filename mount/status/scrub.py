@@ -1,33 +1,16 @@
 """The scrub and the damaged segments as parts of the status document."""
 
-from typing import Any, Final
+from typing import Any
 
 from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.integrity.scrub import DiskFigures
 from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.files.attributes import unpack
-from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.scrub.finding import damage_finding
 from commitlogfs.store.scrub.progress import Command
-from commitlogfs.store.scrub.verdict import Kind, Message, Verdict
+from commitlogfs.store.scrub.verdict import Verdict
 from commitlogfs.store.segment import format_segment_name
-
-_WORDS: Final = {
-    Kind.ROTTED: "has changed since it was sealed, and damaged messages",
-    Kind.WRITTEN_BROKEN: "was written broken, or has been damaged before it had a checksum",
-    Kind.HEADER_OR_PADDING: "has changed since it was sealed, where RocketMQ has no checksum (properties, hosts, "
-    "flags, times, or padding); all message bodies are right",
-    Kind.UNREADABLE: "could not be read completely",
-    Kind.WRITE_LOST: "lacks what the broker has written, which reads show only as long as it is in memory",
-    Kind.UNKNOWN: "has a record of damage that cannot be read (damaged itself, or of a newer version)",
-}
-_REMEDY: Final = (
-    "`commitlogfs restore --from DIRECTORY` repairs it from a slave or a backup; until then, a read returns what "
-    "its disk has; `commitlogfs scrub clear` only removes the verdict (docs/runbooks/damaged-segment.md)"
-)
-_UNRECORDED: Final = "; its disk has not recorded that, so the next daemon has to find it again"
-_RANGES_SHOWN: Final = 4
-_MESSAGES_SHOWN: Final = 4
 
 
 def scrub_report(parts: Parts) -> dict[str, Any]:
@@ -134,35 +117,11 @@ def set_aside_report(parts: Parts, file: Segment, verdict: Verdict | None) -> di
 def damage_findings(parts: Parts) -> list[dict[str, str]]:
     """One finding for each damaged segment."""
     return [
-        Finding(
-            FindingCode.DAMAGED_SEGMENT,
-            Severity.WARNING,
+        damage_finding(
             parts.commitlog.disk_of(segment).path,
-            segment.name.decode(),
-            _describe(segment.base_offset, verdict) + ("" if parts.verdicts.is_recorded(segment) else _UNRECORDED),
-            _REMEDY,
+            segment.base_offset,
+            verdict,
+            is_recorded=parts.verdicts.is_recorded(segment),
         ).as_json()
         for segment, verdict in parts.verdicts.present()
     ]
-
-
-def _describe(base: int, verdict: Verdict) -> str:
-    text = _WORDS[verdict.kind]
-    if not verdict.is_located:
-        return f"{text}; where in the segment is not known"
-    ranges = [f"{base + begin} to {base + end}" for begin, end in verdict.ranges[:_RANGES_SHOWN]]
-    text += f"; log offsets {', '.join(ranges)}" + _more(len(verdict.ranges) - _RANGES_SHOWN)
-    shown = verdict.messages[:_MESSAGES_SHOWN]
-    if shown:
-        text += f"; messages: {', '.join(map(_describe_message, shown))}" + _more(
-            verdict.message_count - len(shown)
-        )
-    return text
-
-
-def _describe_message(message: Message) -> str:
-    return f"{message.topic or 'unknown topic'} queue {message.queue_id} offset {message.queue_offset}"
-
-
-def _more(count: int) -> str:
-    return f" and {count:,} more" if count > 0 else ""

@@ -1,5 +1,6 @@
 """Scrubs of a mounted pool: every damage is found and named, and nothing that is right is reported."""
 
+import errno
 import mmap
 import os
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from support import checksums, page_cache, repairs, scrubs
 from support.checksums import NEWEST, await_checksums, backing
+from support.loop_disks import DiskFarm, commitlog_directories
 from support.pools import MIB, PoolMount
 from support.records import make_record, make_sealed
 from support.scrubs import damaged, records_of, scrub
@@ -16,7 +18,12 @@ from support.timings import BRISK, timing_variables
 from support.waiting import eventually
 
 from commitlogfs.bench.page_cache import cached_pages_of
+from commitlogfs.mount.preflight.inspection import inspect_pool
 from commitlogfs.store import layout
+from commitlogfs.store.disks.directories import DiskSpec
+from commitlogfs.store.findings import FindingCode
+from commitlogfs.store.pool.open import OnMissing
+from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.timing import VerdictTiming
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -194,6 +201,55 @@ def test_files_with_exchanged_names_are_found_and_repaired(
     assert "2 segments repaired" in repairs.restore(pool, "--from", slave)
     assert (pool.path(1).read_bytes(), pool.path(4).read_bytes()) == contents
     assert damaged(pool) == {}
+
+
+def found_offline(pool: PoolMount) -> dict[str, dict[str, str]]:
+    """The findings of `check` about damage, by file; there are no other warnings."""
+    ran = pool.cli("check", pool.config, "--json")
+    findings = [finding for finding in ran.json()["findings"] if finding["severity"] != "note"]
+    assert ran.status == bool(findings), ran.out
+    assert {finding["code"] for finding in findings} <= {"damaged-segment"}
+    return {finding["file"]: finding for finding in findings}
+
+
+def test_check_names_damaged_segments_without_a_mount(
+    disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]
+) -> None:
+    pool = make_pool(disks=commitlog_directories(disk_farm.add(), disk_farm.add()))
+    pool.start()
+    scrubs.fill(pool, range(COUNT))
+    await_checksums(pool, len(SEALED))
+    first, second = pool.path(1).name, pool.path(2).name
+    for index in (1, 2):
+        scrubs.flip(backing(pool, index), 100)
+    assert scrub(pool).keys() == {first, second}
+    eventually(lambda: scrubs.has_verdict(pool, 1) and scrubs.has_verdict(pool, 2))
+    of_status = {one["file"]: one for one in pool.ask("status")["findings"] if one["code"] == "damaged-segment"}
+    path = backing(pool, 2)
+    pool.stop()
+    assert found_offline(pool) == of_status
+    os.setxattr(path, layout.XATTR_VERDICT, os.getxattr(path, layout.XATTR_VERDICT)[:-1])
+    assert "a record of damage that cannot be read" in found_offline(pool)[second]["message"]
+    shown = pool.cli("check", pool.config)
+    assert (shown.status, f"{first}: has changed since it was sealed" in " ".join(shown.out.split())) == (1, True)
+    for index in (1, 2):
+        os.removexattr(backing(pool, index), layout.XATTR_VERDICT)
+    assert found_offline(pool) == {}
+
+
+def test_check_says_if_a_disk_cannot_tell(filled: PoolMount, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = filled
+    pool.stop()
+
+    def failing(path: str, **_: object) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(os, "listxattr", failing)
+    specs = tuple(DiskSpec(str(path), Thresholds()) for path in pool.disks)
+    found = inspect_pool(specs, pool.segment_size, OnMissing.REFUSE, "test", is_thorough=True)
+    damaged = [finding for finding in found.findings if finding.code is FindingCode.DAMAGED_SEGMENT]
+    assert [finding.file for finding in damaged] == [pool.path(index).name for index in (0, 1, 2)]
+    assert all("as of 2 more segments of this disk" in finding.text for finding in damaged)
 
 
 def restarted(pool: PoolMount, start_s: float) -> None:
