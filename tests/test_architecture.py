@@ -126,6 +126,7 @@ TIMES_ELSEWHERE = {
     "store/scrub/estimate.py": "windows of an estimate",
     "store/scrub/progress.py": "limit of a record",
     "store/scrub/schedule.py": "default of the configuration, and units",
+    "store/scrub/verdict.py": "limit of a record",
     "store/slowness/policy.py": "threshold for what was measured",
     "fusefs/files/attrs.py": "for the kernel's memory",
     "fusefs/files/creation.py": "threshold for a warning",
