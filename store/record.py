@@ -351,5 +351,10 @@ def _check_property_crc(record: bytes, properties: bytes) -> bool | None:
     tail = properties[-PROPERTY_CRC_BYTES:]
     if len(tail) < PROPERTY_CRC_BYTES or not tail.startswith(_PROPERTY_CRC_NAME) or tail[-1:] != b"\x02":
         return None
-    digits = tail[len(_PROPERTY_CRC_NAME) : -1]
-    return digits.isdigit() and int(digits[::-1]) == zlib.crc32(record[:-PROPERTY_CRC_BYTES]) & _CRC_MASK
+    return property_crc_of(record) == zlib.crc32(record[:-PROPERTY_CRC_BYTES]) & _CRC_MASK
+
+
+def property_crc_of(record: bytes) -> int | None:
+    """The checksum in the last bytes of a record that has one; None if these are not digits."""
+    digits = record[len(_PROPERTY_CRC_NAME) - PROPERTY_CRC_BYTES : -1]
+    return int(digits[::-1]) if digits.isdigit() else None

@@ -6,6 +6,7 @@ record that carries its own log offset.
 """
 
 import bisect
+import contextlib
 import re
 import struct
 import zlib
@@ -14,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from commitlogfs.store.record import (
+    PROPERTY_CRC_BYTES,
     BlankRecordError,
     Record,
     RecordError,
@@ -22,12 +24,14 @@ from commitlogfs.store.record import (
     decode,
     locate_parts,
     peek,
+    property_crc_of,
 )
 from commitlogfs.store.record_layout import (
     BODY_AT,
     BODY_CRC_AT,
     BODY_LENGTH_AT,
     BORN_HOST_V6_BIT,
+    FLAG_AT,
     IPV6_EXTRA,
     LARGEST_HEADER_BYTES,
     MAGIC_AT,
@@ -63,6 +67,8 @@ _SLICE_BYTES: Final = 16 << 10
 """The most that one call searches: the daemon's other threads do not run meanwhile."""
 _SMALL_RECORD_BYTES: Final = 16 << 10
 """A larger record is copied only if the lengths in it fit."""
+_NAMED_RECORD_BYTES: Final = 16 << 10
+"""In a larger record, a damaged byte of the message's name is not searched for."""
 _MAGIC_BYTES: Final = 4
 _MAGICS: Final = tuple(magic.to_bytes(_MAGIC_BYTES, "big") for magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 _MASK: Final = 0x7FFFFFFF
@@ -133,7 +139,8 @@ class _Check:
         while position < self._size:
             self._drop_before(position)
             try:
-                record = decode(self._record(position), self._base_offset + position)
+                data = self._record(position)
+                record = decode(data, self._base_offset + position)
             except BlankRecordError as blank:
                 if blank.size == self._size - position:
                     self.chain.has_end, self.chain.end = True, position
@@ -146,7 +153,9 @@ class _Check:
             else:
                 end = position + record.total_size
                 if not record.body_crc_ok or record.property_crc_ok is False:
-                    self._add(position, end, "the checksum of the message is wrong", _message(position, record))
+                    self._add(
+                        position, end, "the checksum of the message is wrong", self._name(position, data, record)
+                    )
                 elif end > self._present:
                     self._add(position, end, "the file ends in the message", _message(position, record))
                 position = end
@@ -173,6 +182,9 @@ class _Check:
         length = end - position
         head = self._head if self._broken is None else bytes(self._loaded(position, min(length, _HEAD_BYTES)))
         self._broken, self._head = None, b""
+        if end == self._size and _is_damaged_blank(head, length):
+            self.chain.damages.append(Damage(Range(position, end), "the blank record is damaged", is_blank=True))
+            return end
         message = name_message(head, length, self._base_offset, position, self._pause)
         self._add(position, end, reason, message)
         return end
@@ -183,6 +195,16 @@ class _Check:
         damages = self.chain.damages
         if damages and damages[0].range == (0, position):
             damages[0] = replace(damages[0], range=Range(0, self._size))
+
+    def _name(self, position: int, data: bytes, record: Record) -> Message | None:
+        """The message of a record with a wrong checksum. If the record has a checksum of its own, and its body is
+        right, the damage may be in the name: a byte of it with which the checksum is right is put right. Long
+        records are not named then."""
+        if not record.body_crc_ok or record.property_crc_ok is not False:
+            return _message(position, record)
+        if len(data) > _NAMED_RECORD_BYTES:
+            return None
+        return _message(position, _with_right_name(data, record, self._pause))
 
     def _add(self, begin: int, end: int, reason: str, message: Message | None) -> None:
         self.chain.damages.append(Damage(Range(begin, end), reason, message))
@@ -303,6 +325,38 @@ def _ipv6_extra(header: bytes) -> int:
     """Bytes by which hosts with IPv6 addresses make the header longer."""
     sys_flag = int.from_bytes(header[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
     return IPV6_EXTRA * ((sys_flag >> BORN_HOST_V6_BIT & 1) + (sys_flag >> STORE_HOST_V6_BIT & 1))
+
+
+def _is_damaged_blank(head: bytes, length: int) -> bool:
+    """Whether either size or magic of a blank record with this length is left. No message has one of them: after
+    each there is room for a blank record."""
+    if len(head) < SIZE_AND_MAGIC_BYTES:
+        return False
+    size, magic = int.from_bytes(head[:MAGIC_AT], "big"), int.from_bytes(head[MAGIC_AT:SIZE_AND_MAGIC_BYTES], "big")
+    return size == length or magic == MAGIC_BLANK
+
+
+def _with_right_name(data: bytes, record: Record, pause: Pause) -> Record:
+    """The record with the one byte of topic, queue or queue offset with which its own checksum is right; as it is,
+    if there is none: then the damage is in other bytes, as far as they are few."""
+    (magic,) = _UNSIGNED.unpack_from(data, MAGIC_AT)
+    body_at = BODY_AT + _ipv6_extra(data)
+    (body_length,) = _INT.unpack_from(data, body_at - 4)
+    _, topic, _ = locate_parts(data.__getitem__, len(data), magic, body_at, body_length)
+    places = (
+        *range(QUEUE_ID_AT, FLAG_AT),
+        *range(QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT),
+        *range(topic.start, topic.stop),
+    )
+    required, checked = property_crc_of(data), memoryview(data)[:-PROPERTY_CRC_BYTES]
+    for at in places:
+        pause()
+        before, after = zlib.crc32(checked[:at]), checked[at + 1 :]
+        for value in range(256):
+            if zlib.crc32(after, zlib.crc32(bytes((value,)), before)) & _MASK == required:
+                with contextlib.suppress(RecordError):
+                    return decode(data[:at] + bytes((value,)) + data[at + 1 :], record.physical_offset)
+    return record
 
 
 def _message(position: int, record: Record) -> Message:

@@ -10,7 +10,7 @@ _WORDS: Final = {
     Kind.ROTTED: "has changed since it was sealed, and damaged messages",
     Kind.WRITTEN_BROKEN: "was written broken, or has been damaged before it had a checksum",
     Kind.HEADER_OR_PADDING: "has changed since it was sealed, where RocketMQ has no checksum (properties, hosts, "
-    "flags, times, or padding); all message bodies are right",
+    "flags, times, or padding), or in its blank record; all message bodies are right",
     Kind.UNREADABLE: "could not be read completely",
     Kind.WRITE_LOST: "lacks what the broker has written, which reads show only as long as it is in memory",
     Kind.UNKNOWN: "has a record of damage that cannot be read (damaged itself, or of a newer version)",

@@ -5,7 +5,8 @@ sealed. RocketMQ's chain of records with their body CRCs shows whether the messa
 
     checksum differs   a message is damaged   verdict
     yes                yes                    rotted
-    yes                no                     header-or-padding: only bytes for which RocketMQ has no checksum
+    yes                no                     header-or-padding: only bytes for which RocketMQ has no checksum,
+                                              or the blank record at the end
     no, or no checksum yes                    written-broken
     cannot be read                            unreadable
     (a write has failed, no scrub)            write-lost
@@ -47,7 +48,8 @@ class Kind(Enum):
     WRITTEN_BROKEN = "written-broken"
     """A message was damaged already when the segment was sealed, or nothing tells since when it is."""
     HEADER_OR_PADDING = "header-or-padding"
-    """The content has changed since the segment was sealed, but no byte for which RocketMQ has a checksum."""
+    """The content has changed since the segment was sealed, but no byte for which RocketMQ has a checksum, or only
+    the blank record at the end."""
     UNREADABLE = "unreadable"
     """A disk could not read a part of it. If it was moved from that disk, it has zeros there."""
     WRITE_LOST = "write-lost"
@@ -98,6 +100,8 @@ class Damage:
     reason: str
     message: Message | None = None
     """The message that begins there, if its record still tells."""
+    is_blank: bool = False
+    """Whether only the blank record at the end is damaged, and no message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +177,11 @@ def _kind(evidence: Evidence) -> Kind | None:
         return Kind.UNREADABLE
     if not evidence.differs:
         return Kind.WRITTEN_BROKEN if evidence.damages else None
+    has_damaged_end = any(damage.is_blank for damage in evidence.damages)
+    if not all(damage.is_blank for damage in evidence.damages):
+        return Kind.ROTTED
     # A changed segment that ends in zeros has lost its blank record, and perhaps messages before it.
-    return Kind.ROTTED if evidence.damages or not evidence.has_end else Kind.HEADER_OR_PADDING
+    return Kind.HEADER_OR_PADDING if evidence.has_end or has_damaged_end else Kind.ROTTED
 
 
 def limit_ranges(ranges: Sequence[Range], most: int) -> tuple[Range, ...]:

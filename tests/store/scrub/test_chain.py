@@ -6,10 +6,11 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.records import V2, make_blank, make_record, make_sealed
+from support.records import V1, V2, make_blank, make_record, make_sealed
 from support.scrubs import Placed, records_of
 
 from commitlogfs.store.scrub.chain import Chain, check_chain
+from commitlogfs.store.scrub.verdict import Damage, Range
 from commitlogfs.store.segment import BaseOffset
 
 SIZE = 1 << 18
@@ -115,6 +116,48 @@ def test_a_damaged_blank_record_is_damage_to_the_end() -> None:
     end = RECORDS[-1].end
     (damage,) = check(flipped(end + 3)).damages
     assert (damage.range, damage.message) == ((end, SIZE), None)
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_a_flipped_bit_of_the_blank_record_is_no_damaged_message(bit: int) -> None:
+    end = RECORDS[-1].end
+    (damage,) = check(flipped(end + bit // 8, bit % 8)).damages
+    assert damage == Damage(Range(end, SIZE), "the blank record is damaged", None, is_blank=True)
+
+
+def test_a_message_before_the_end_that_was_lost_is_no_blank_record() -> None:
+    placed = RECORDS[-1]
+    (damage,) = check(changed(placed.position, b"\1" * (SIZE - placed.position))).damages
+    assert (damage.range, damage.is_blank) == ((placed.position, SIZE), False)
+
+
+@pytest.mark.parametrize("magic", [V1, V2])
+@pytest.mark.parametrize("born", ["10.1.2.3", "fe80::1"])
+def test_a_record_with_a_damaged_name_has_the_right_one(magic: int, born: str) -> None:
+    """Its own checksum shows which byte is wrong."""
+    content = make_sealed(BASE, SIZE, magic=magic, born=(born, 1), property_crc=True)
+    placed = records_of(content, BASE)[9]
+    topic_at = content.index(b"TopicTest", placed.position) - placed.position
+    for field in (
+        *range(12, 16),
+        *range(20, 28),
+        *range(topic_at, topic_at + 9),
+        39,
+        placed.record.total_size - 30,
+    ):
+        for mask in (1, 0x80, 0x55):
+            at = placed.position + field
+            if field != 39 or mask != 0x55:  # which makes the header of another length
+                require_named(check(content[:at] + bytes([content[at] ^ mask]) + content[at + 1 :]), placed)
+
+
+def test_a_long_record_with_a_damaged_name_has_none() -> None:
+    record = bytearray(make_record(BASE, body=b"b" * 20_000, property_crc=True))
+    record[27] ^= 1
+    content = bytes(record) + make_record(BASE + len(record))
+    content += make_blank(SIZE - len(content)).ljust(SIZE - len(content), b"\0")
+    (damage,) = check(content).damages
+    assert (damage.range, damage.message) == ((0, len(record)), None)
 
 
 def test_an_old_record_in_the_chain_is_damage() -> None:

@@ -1,5 +1,6 @@
 """The search through a damaged segment: its result is that of a naive one, and its work and its steps are small."""
 
+import contextlib
 import random
 import struct
 from dataclasses import replace
@@ -10,6 +11,7 @@ from support.records import V1, V2, make_blank, make_record
 
 from commitlogfs.store.record import (
     BlankRecordError,
+    Record,
     RecordError,
     TruncatedRecordError,
     WrongOffsetError,
@@ -64,6 +66,10 @@ class Naive:
                     return damages, False, position
                 end = self.next_record(max(position + 1, written - 8))
                 head = self.content[position:end][: chain_module._HEAD_BYTES]
+                has_size = head[:4] == struct.pack(">I", size - position)
+                if end == size and len(head) >= 8 and (has_size or head[4:8] == MAGICS[2]):
+                    damages.append(Damage(Range(position, size), "the blank record is damaged", is_blank=True))
+                    return damages, False, size
                 message = name_message(head, end - position, self.base, position)
             if reason:
                 damages.append(Damage(Range(position, end), reason, message))
@@ -81,8 +87,20 @@ class Naive:
             raise WrongOffsetError(own_offset)
         record = decode(rest, own_offset)
         is_sound = record.body_crc_ok and record.property_crc_ok is not False
+        if record.body_crc_ok and not is_sound:
+            record = self.with_right_name(rest[:length], record)
         message = Message(position, record.topic, record.queue_id, record.queue_offset)
         return position + length, None if is_sound else message
+
+    def with_right_name(self, data: bytes, record: Record) -> Record:
+        topic_at = data.index(record.topic_bytes, len(data) - record.total_size + 88 + len(record.body))
+        for at in (*range(12, 16), *range(20, 28), *range(topic_at, topic_at + len(record.topic_bytes))):
+            for value in range(256):
+                with contextlib.suppress(RecordError):
+                    changed = decode(data[:at] + bytes([value]) + data[at + 1 :], record.physical_offset)
+                    if changed.property_crc_ok:
+                        return changed
+        return record
 
     def next_record(self, start: int) -> int:
         for position in range(start, len(self.content)):

@@ -63,6 +63,17 @@ def test_a_changed_segment_without_its_end_has_lost_messages() -> None:
     )
 
 
+def test_a_damaged_blank_record_is_no_damaged_message() -> None:
+    blank = Damage(Range(900_000, SIZE), "the blank record is damaged", is_blank=True)
+    found = decide(evidence(differs=True, damages=(blank,), has_end=False), NOW_S)
+    assert found == Verdict(Kind.HEADER_OR_PADDING, NOW_S, (Range(900_000, SIZE),))
+    both = decide(evidence(differs=True, damages=(DAMAGE, blank), has_end=False), NOW_S)
+    assert both is not None
+    assert both.kind is Kind.ROTTED
+    broken = decide(evidence(damages=(blank,), has_end=False), NOW_S)
+    assert broken == Verdict(Kind.WRITTEN_BROKEN, NOW_S, (Range(900_000, SIZE),))
+
+
 def test_what_was_found_before_stays() -> None:
     first = Verdict(Kind.ROTTED, 1, (Range(0, 10),), (Message(0, "a", 0, 1),), 1)
     second = Verdict(Kind.HEADER_OR_PADDING, 2, (Range(0, SIZE),), is_located=False)
