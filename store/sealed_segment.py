@@ -13,13 +13,7 @@ from typing import Final
 import xxhash
 
 from commitlogfs.store.errors import StoreError
-from commitlogfs.store.record import (
-    BlankRecordError,
-    RecordError,
-    TruncatedRecordError,
-    decode,
-    peek,
-)
+from commitlogfs.store.record import BlankRecordError, RecordError, TruncatedRecordError, decode, peek
 from commitlogfs.store.record_layout import SIZE_AND_MAGIC_BYTES
 from commitlogfs.store.segment import BaseOffset
 

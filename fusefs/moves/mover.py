@@ -199,7 +199,7 @@ class Mover:
         def require_possible() -> None:
             require_wanted()
             self._require_takes_segments(file.name, target)
-            if not self._may_replace(file):
+            if not self.may_replace(file):
                 name = file.name.decode()
                 raise MoveStoppedError(f"{name}: is moved or changed at this moment, or may be written to")
 
@@ -288,9 +288,9 @@ class Mover:
 
         A broker may write to the newest ones, and to those that were put back.
         """
-        return self._commitlog.catalog.is_settled(file) and self._may_replace(file)
+        return self._commitlog.catalog.is_settled(file) and self.may_replace(file)
 
-    def _may_replace(self, file: Segment) -> bool:
+    def may_replace(self, file: Segment) -> bool:
         """The same for a segment whose file may have become too short."""
         if not self._commitlog.catalog.is_sealed(file) or self._changes.is_in_flight(file.name):
             return False

@@ -191,7 +191,7 @@ class Restores:
     async def _obstacle(self, segment: Segment) -> str:
         """The reason why no copy can take the place of a segment now, by the last measurement of the disks;
         empty if one can."""
-        if not self._mover.may_move(segment):
+        if not self._mover.may_replace(segment):
             return "it is moved or changed at this moment, or may be written to; repeat the command"
         if self._drains.choose_target(segment.base_offset, but=segment.disk) is None:
             return "no other disk takes it below its `force` threshold; free space, or add a disk"
