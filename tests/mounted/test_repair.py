@@ -233,7 +233,7 @@ def test_a_segment_that_was_sealed_early_is_repaired(filled: PoolMount, slave: P
     (slave / pool.path(INDEX).name).write_bytes(early)
     rot(pool, INDEX)
     assert restore(pool, "--from", slave, "--dry-run") == "test: 1 segment would be repaired (1.0 MiB)\n"
-    assert restore(pool, "--from", slave) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert restore(pool, "--from", slave).startswith(REPAIRED)
     assert pool.path(INDEX).read_bytes() == early
     assert damaged(pool) == {}
 
@@ -266,7 +266,7 @@ def test_a_copy_with_the_checksum_needs_no_neighbour(filled: PoolMount, workdir:
     backup.mkdir()
     (backup / pool.path(INDEX).name).write_bytes(foreign)
     rot(pool, INDEX)
-    assert restore(pool, "--from", backup) == "test: 1 segment repaired (1.0 MiB)\n"
+    assert restore(pool, "--from", backup).startswith(REPAIRED)
     assert pool.path(INDEX).read_bytes() == foreign
 
 
