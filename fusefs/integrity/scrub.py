@@ -599,7 +599,8 @@ class Scrub:
         progress = worker.progress
         now_s = self._now_s()
         # A wrong clock may have recorded a complete run in the future, which would hide that later ones are not.
-        completed_s = min(progress.completed_s, now_s) if progress.unread else now_s
+        is_complete = not progress.unread and not self._unrecorded(worker)
+        completed_s = now_s if is_complete else min(progress.completed_s, now_s)
         worker.progress = replace(progress, ended_s=now_s, completed_s=completed_s)
         if not self.is_active:
             damaged = len(self._verdicts.present())
@@ -678,7 +679,7 @@ class Scrub:
             return _Outcome.STOPPED
         except SegmentChangedError as error:
             log_event(log, logging.DEBUG, "scrub_skipped", segment=segment.name, reason=str(error))
-            return _Outcome.DONE
+            return _Outcome.NOT_READ if self._may_read(segment) else _Outcome.DONE
         except (SegmentUnreadableError, OSError) as error:
             return await self._record_failure(worker, segment, error)
         finally:
@@ -719,17 +720,20 @@ class Scrub:
         return _Outcome.DONE
 
     def _recordable(self, worker: _Worker) -> Progress:
-        """The progress that another daemon may continue: the run is not beyond a segment whose verdict only this
-        daemon knows."""
-        progress = worker.progress
-        unrecorded = self._verdicts.first_unrecorded(worker.disk.number)
-        if unrecorded is None or unrecorded >= progress.run.end or progress.run.command is Command.CANCEL:
+        """The progress that another daemon may continue. The segments whose verdicts only this daemon knows are not
+        read, for that one, and the run is not beyond the first of them."""
+        progress, unrecorded = worker.progress, self._unrecorded(worker)
+        if not unrecorded:
             return progress
-        completed_s = progress.completed_s
-        if progress.ended_s:
-            completed_s = 0 if worker.recorded is None else worker.recorded.completed_s
-        position = min(progress.position, unrecorded)
-        return replace(progress, position=position, ended_s=0, completed_s=completed_s)
+        progress = replace(progress, unread=progress.unread + len(unrecorded))
+        if progress.run.command is Command.CANCEL:
+            return progress
+        return replace(progress, position=min(progress.position, unrecorded[0].base_offset), ended_s=0)
+
+    def _unrecorded(self, worker: _Worker) -> list[Segment]:
+        """The segments of the run on a disk whose verdicts only this daemon knows."""
+        unrecorded = self._verdicts.unrecorded_on(worker.disk.number)
+        return [segment for segment in unrecorded if segment.base_offset < worker.progress.run.end]
 
     async def _save(self, worker: _Worker) -> bool:
         """Let the disk record its progress. Returns whether it has."""

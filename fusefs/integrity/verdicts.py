@@ -34,7 +34,8 @@ class _Known:
     verdict: Verdict
     files: tuple[Segment, ...]
     """The file, or all that the segment had since, because it was moved: a move can be undone."""
-    is_recorded: bool = False
+    recorded: list[Segment]
+    """Those of the files that record the present verdict."""
     reported: str = ""
     """The last reason for which it could not be recorded."""
 
@@ -63,7 +64,7 @@ class Verdicts:
     async def _run_on(self, disk: DiskNumber) -> None:
         while True:
             changed = self._changed
-            for segment in self._unrecorded_on(disk):
+            for segment in self.unrecorded_on(disk):
                 await self.record_on_disk(segment)
             with trio.move_on_after(self._timing.retry_s):
                 await changed.wait()
@@ -106,14 +107,10 @@ class Verdicts:
     def is_recorded(self, segment: Segment) -> bool:
         """Whether the file of a damaged segment of the log records its verdict: another daemon will know it."""
         known = self._known.get(segment.base_offset)
-        return known is not None and segment in known.files and known.is_recorded
+        return known is not None and segment in known.recorded
 
-    def first_unrecorded(self, disk: DiskNumber) -> BaseOffset | None:
-        """The first segment on a disk whose verdict is not recorded; None if there is none."""
-        return next((segment.base_offset for segment in self._unrecorded_on(disk)), None)
-
-    def _unrecorded_on(self, disk: DiskNumber) -> list[Segment]:
-        """In ascending order."""
+    def unrecorded_on(self, disk: DiskNumber) -> list[Segment]:
+        """The damaged segments on a disk whose verdicts only this daemon knows, in ascending order."""
         damaged = [segment for segment, _ in self.present()]
         return [segment for segment in damaged if segment.disk == disk and not self.is_recorded(segment)]
 
@@ -147,7 +144,8 @@ class Verdicts:
         combined = combine(None if before is None else before.verdict, verdict)
         if before is not None and combined == before.verdict:
             return False
-        self._known[segment.base_offset] = _Known(combined, (segment,))
+        files = (segment,) if before is None else before.files
+        self._known[segment.base_offset] = _Known(combined, files, [])
         self._wake()
         if before is None or before.verdict.kind is not combined.kind:
             self._commitlog.counters.damaged[combined.kind.value] += 1
@@ -170,7 +168,7 @@ class Verdicts:
         disk = self._commitlog.disk_of(segment)
         async with self._locks[disk.number]:
             known = self._known.get(segment.base_offset)
-            if known is None or known.is_recorded or disk.forbids_writes or disk.is_unresponsive:
+            if known is None or segment in known.recorded or disk.forbids_writes or disk.is_unresponsive:
                 return
             verdict = known.verdict
             write = partial(write_verdict, disk.dirfd, segment.name, segment.ino, verdict)
@@ -179,7 +177,8 @@ class Verdicts:
             except (OSError, TimeoutError) as error:
                 self._report_unrecorded(segment, known, str(error))
                 return
-            known.is_recorded = known.verdict is verdict and known.files[-1] is segment
+            if known.verdict is verdict:
+                known.recorded.append(segment)
 
     def record_found(self, segment: Segment, verdict: Verdict, *, is_recorded: bool = True) -> None:
         """A former daemon has found this on a segment, or on a file that was set aside. `is_recorded`: the file
@@ -189,16 +188,16 @@ class Verdicts:
             return
         known = self._known.get(segment.base_offset)
         if known is None or segment not in known.files:
-            self._known[segment.base_offset] = _Known(verdict, (segment,), is_recorded)
+            self._known[segment.base_offset] = _Known(verdict, (segment,), [segment] if is_recorded else [])
         else:  # this daemon has found the damage again
-            known.verdict, known.is_recorded = combine(verdict, known.verdict), False
+            known.verdict, known.recorded = combine(verdict, known.verdict), []
         self._wake()
 
     def record_moved(self, file: Segment, copy: Segment) -> None:
         """The copy is the segment from now on."""
         known = self._known.get(file.base_offset)
         if known is not None and file in known.files:
-            known.files, known.is_recorded = (*known.files, copy), False
+            known.files = (*known.files, copy)
             self._wake()
 
     def record_repaired(self, file: Segment) -> None:
@@ -211,7 +210,7 @@ class Verdicts:
         """Damaged files that have become segments again (fusefs/moves/sources.py) have their verdicts as such."""
         for key, (file, verdict) in tuple(self._replaced.items()):
             if self._commitlog.catalog.by_ino(*key) is file:
-                self._known[file.base_offset] = _Known(verdict, (file,))
+                self._known[file.base_offset] = _Known(verdict, (file,), [])
                 self._wake()
             elif self._commitlog.others.get(*key) is file:
                 continue

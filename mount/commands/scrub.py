@@ -102,8 +102,8 @@ def status(which: options.Mount = None, wait: WaitOption = False, as_json: optio
 
     It waits for a daemon that has just started, and still asks its disks what they have recorded.
 
-    EXIT STATUS: 0 no segment is damaged; 1 some are, or a disk has not answered yet; 2 no such mount; 3 no daemon
-    answers.
+    EXIT STATUS: 0 no segment is damaged; 1 some are, or that is not known of all: the latest scrub could not read
+    some, or a disk has not answered yet; 2 no such mount; 3 no daemon answers.
     """
     target = find_target(which)
     scrub = _wait(target) if wait else _loaded(target)
@@ -122,7 +122,7 @@ def status(which: options.Mount = None, wait: WaitOption = False, as_json: optio
         if aside := describe_set_aside(scrub):
             output.paragraph(aside)
     _report_unknown(scrub.get("unknown", ()))  # a daemon of a former version does not report them
-    if scrub["damaged"] or scrub.get("unknown"):
+    if scrub["damaged"] or scrub.get("unknown") or describe_unread(scrub):
         raise typer.Exit(ExitCode.FINDINGS)
 
 

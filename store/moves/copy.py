@@ -381,7 +381,7 @@ def _checksum_of(
 ) -> tuple[bool, bytes | None]:
     """Whether a checksum of a former state counts, and the one that does. `salvages`: whether a copy is made even
     if the disk cannot read this."""
-    is_kept = False
+    is_kept = True  # if that cannot be read: what a disk that fails returns gets no checksum as if it were right
     try:
         is_kept = keeps_checksum(read_verdict(source))
         return is_kept, read_checksum(source, before, is_kept=is_kept)

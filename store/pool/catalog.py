@@ -148,9 +148,9 @@ class Catalog:
         return segment.size == self.segment_size and self.is_sealed(segment)
 
     def is_sealed(self, segment: Segment) -> bool:
-        """Whether a segment of the log has data, and is not among the newest. Only a change on its disk, past the
-        daemon, makes such a segment shorter than it was."""
-        if self.by_ino(segment.disk, segment.ino) is not segment or not segment.size:
+        """Whether a segment of the log is not among the newest. Only a change on its disk, past the daemon, makes
+        such a segment shorter than it was, be it to nothing."""
+        if self.by_ino(segment.disk, segment.ino) is not segment:
             return False
         return segment not in self.newest(NEWEST_KEPT)
 

@@ -47,7 +47,7 @@ from commitlogfs.store.record_layout import (
     STORE_HOST_V6_BIT,
     SYS_FLAG_AT,
 )
-from commitlogfs.store.scrub.verdict import Damage, Message, Range
+from commitlogfs.store.scrub.verdict import MOST_MESSAGES, Damage, Message, Range
 from commitlogfs.store.segment import BaseOffset
 
 _HEAD_BYTES: Final = 4 << 20
@@ -204,6 +204,8 @@ class _Check:
             return _message(position, record)
         if len(data) > _NAMED_RECORD_BYTES:
             return None
+        if len(self.chain.damages) >= MOST_MESSAGES:  # it is counted, and its name is not kept
+            return _message(position, record)
         return _message(position, _with_right_name(data, record, self._pause))
 
     def _add(self, begin: int, end: int, reason: str, message: Message | None) -> None:

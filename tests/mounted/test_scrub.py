@@ -137,12 +137,15 @@ def test_a_verdict_stays_until_it_is_cleared(filled: PoolMount) -> None:
     assert scrub(filled) == {}
 
 
+@pytest.mark.parametrize("records", [0, 50])
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_segment_that_was_cut_is_found_and_repaired(filled: PoolMount, workdir: Path, *, is_known: bool) -> None:
+def test_a_segment_that_was_cut_is_found_and_repaired(
+    filled: PoolMount, workdir: Path, *, is_known: bool, records: int
+) -> None:
     """At the border of a record, and with its mtime: only its size shows it. The daemon may have seen the size."""
     slave = repairs.make_slave(filled, workdir / "slave", range(COUNT))
     path, status = backing(filled, 1), backing(filled, 1).stat()
-    end = records_of(content_of(filled, 1), MIB)[50].position
+    end = records_of(content_of(filled, 1), MIB)[records].position
     os.truncate(path, end)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     if is_known:

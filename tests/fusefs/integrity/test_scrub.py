@@ -27,8 +27,9 @@ from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import PoolError
-from commitlogfs.store.pool.catalog import NEWEST_KEPT
+from commitlogfs.store.errors import PoolError, SegmentChangedError
+from commitlogfs.store.files.attributes import stat_fd
+from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.scrub.progress import LATEST_S, MOST_ORDERS, Command, Progress, read_progress
 from commitlogfs.store.scrub.reading import SegmentReader
 from commitlogfs.store.scrub.recorded import write_verdict
@@ -876,6 +877,27 @@ def test_a_file_that_cannot_be_opened_is_passed_over(parts: Parts, caplog: pytes
     assert len(events(caplog, "scrub_failed")) == 2
 
 
+def test_a_segment_that_changes_during_each_read_is_not_read(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    changing, require = segment(parts, 1).name, SegmentReader._require_unchanged
+
+    def require_unchanged(reader: SegmentReader) -> None:
+        if reader._name == changing:
+            raise SegmentChangedError("was changed while it was read")
+        require(reader)
+
+    monkeypatch.setattr(SegmentReader, "_require_unchanged", require_unchanged)
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await daemon.ended()
+            assert scrub.unread() == {DiskNumber(2): 1}
+            assert scrub.completed_s() == 0
+
+    trio.run(run)
+
+
 def test_a_disk_that_hangs_at_the_start_does_not_stop_the_schedule(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -964,11 +986,11 @@ def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts, full: set[int
             await scrub.begin(RATE, follows_chains=False)
             await daemon.ended()
             await others_have_recorded_the_end(parts)
-            assert scrub.completed_s() > 0
+            assert scrub.completed_s() == 0
             assert not parts.verdicts.is_recorded(segment(parts, DAMAGED))
         recorded = recorded_on_second(parts)
         assert (recorded.run, recorded.position) == (scrub.latest, DAMAGED * SIZE)
-        assert (recorded.ended_s, recorded.completed_s) == (0, 0)
+        assert (recorded.ended_s, recorded.completed_s, recorded.unread) == (0, 0, 1)
         second.scrub._verdicts = verdicts = forget_verdicts(parts)
         async with second.running() as scrub, trio.open_nursery() as nursery:
             assert scrub.completed_s() == 0
@@ -979,7 +1001,9 @@ def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts, full: set[int
             nursery.start_soon(verdicts.run)
             await until(lambda: recorded_on_second(parts).ended_s > 0)
             assert verdicts.is_recorded(segment(parts, DAMAGED))
-            assert recorded_on_second(parts).completed_s > 0
+            await scrub.begin(RATE, follows_chains=False)
+            await second.ended()
+            assert scrub.completed_s() > 0
             nursery.cancel_scope.cancel()
 
     trio.run(run)
@@ -1006,19 +1030,24 @@ def test_what_cannot_be_recorded_does_not_delay_the_next_scheduled_one(parts: Pa
 
 
 @pytest.mark.usefixtures("full")
-def test_a_cancelled_one_is_recorded_as_ended_beside_such_a_verdict(parts: Parts) -> None:
+@pytest.mark.parametrize("command", [Command.CANCEL, Command.PAUSE])
+def test_a_run_that_reads_nothing_more_says_what_is_not_known(parts: Parts, command: Command) -> None:
+    """The next daemon does not find the damage then, but it does not call it well, either."""
     damage(parts)
-    daemon = Daemon(parts, ScrubRules(0.0))
-    daemon.busy.update({DiskNumber(1), DiskNumber(3)})
+    daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
 
     async def run() -> None:
         async with daemon.running() as scrub:
             await scrub.begin(RATE, follows_chains=False)
-            await until(lambda: scrub.figures()[DiskNumber(2)].progress.ended_s > 0)
-            assert recorded_on_second(parts).ended_s == 0
-            await scrub.change(Command.CANCEL, 0)
-            assert recorded_on_second(parts).ended_s > 0
-            assert scrub.completed_s() == 0
+            await daemon.ended()
+            daemon.busy.update(parts.commitlog.disks)
+            await scrub.begin(RATE, follows_chains=False)
+            await scrub.change(command, 0)
+            assert recorded_on_second(parts).ended_s == (NOW_S if command is Command.CANCEL else 0)
+        second.scrub._verdicts = forget_verdicts(parts)
+        async with second.running() as scrub:
+            assert scrub.unread() == {DiskNumber(2): 1}
+            assert scrub.figures()[DiskNumber(2)].progress.completed_s == 0
 
     trio.run(run)
 
@@ -1034,6 +1063,36 @@ def test_a_verdict_is_recorded_before_the_scrub_goes_on(parts: Parts) -> None:
             await daemon.ended()
             assert parts.verdicts.is_recorded(segment(parts, DAMAGED))
             await until(lambda: recorded_on_second(parts).ended_s > 0)
+
+    trio.run(run)
+
+
+def test_a_move_that_is_undone_leaves_the_verdict_with_the_file(parts: Parts) -> None:
+    """Damage found on the copy counts for the file, too, and is recorded there once."""
+    file, other = segment(parts, 0), segment(parts, 1)
+    with (parts.directories[other.disk - 1] / "copy").open("wb") as opened:
+        copy = Segment(file.base_offset, other.disk, stat_fd(opened.fileno()))
+    verdicts, catalog = parts.verdicts, parts.commitlog.catalog
+
+    async def run() -> None:
+        verdicts.record(file, whole_verdict(Kind.HEADER_OR_PADDING, SIZE, 5))
+        await verdicts.record_on_disk(file)
+        catalog.remove(file)
+        catalog.add(copy)
+        verdicts.record_moved(file, copy)
+        assert not verdicts.is_recorded(copy)
+        catalog.remove(copy)
+        catalog.add(file)
+        assert verdicts.is_recorded(file)
+        catalog.remove(file)
+        catalog.add(copy)
+        verdicts.record(copy, whole_verdict(Kind.ROTTED, SIZE, 6))
+        catalog.remove(copy)
+        catalog.add(file)
+        assert verdicts.kind_of(file) is Kind.ROTTED
+        assert verdicts.unrecorded_on(file.disk) == [file]
+        await verdicts.record_on_disk(file)
+        assert verdicts.unrecorded_on(file.disk) == []
 
     trio.run(run)
 
