@@ -147,8 +147,9 @@ def test_a_disk_above_force(loop_pool: PoolMount, indexes: Iterator[int], disk_1
     assert f"MiB on {disk_1}, so that it is below 83 % (`resume`)" in text
     fill_and_await(loop_pool, 1, 84)  # below `force`, but skipped until it is below `resume`
     name = make(loop_pool, indexes)[0]
-    assert f"{disk_1} (above its limit for new segments: 84" in text_of(loop_pool, name)
-    assert "limit 83 %" in text_of(loop_pool, name)
+    text = text_of(loop_pool, name)
+    assert f"{disk_1} (above its limit for new segments: 84" in text, text
+    assert "limit 83 %" in text
 
 
 def test_a_disk_without_room(loop_pool: PoolMount, indexes: Iterator[int], disk_1: str) -> None:
