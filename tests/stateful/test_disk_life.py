@@ -54,6 +54,7 @@ NEWEST_KEPT = 3
 STEPS_BETWEEN_STARTS = 3
 
 REFUSED = 4
+FINDINGS = 1
 numbers = st.integers(0, 99)
 deaths = st.one_of(st.none(), st.none(), st.integers(1, 45))
 """The step of the daemon before which it dies, counted from the beginning of the operation."""
@@ -484,7 +485,9 @@ class DiskLifeModel(RuleBasedStateMachine):
         elif self.away:
             self.refused("remove", member.path, why="another disk is missing")
         else:
-            eventually(lambda: self.life.disk("safe-to-remove", member.number).status == 0)
+            # One that takes new segments is not safe to remove, but `disk remove` can take it out.
+            expected = 0 if member.is_cordoned else FINDINGS
+            eventually(lambda: self.life.disk("safe-to-remove", member.number).status == expected)
 
             def is_done(document: Any) -> bool:
                 is_served = any(disk["number"] == member.number for disk in document["disks"])
