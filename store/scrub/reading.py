@@ -166,13 +166,15 @@ class SegmentReader:
         chain = check_chain(load, self._base_offset, self.size, pause, present=self._present)
         next_chunk(done, clock.monotonic() - began_s)
         self._require_unchanged()
+        is_as_sealed = not self._is_short and self._checksum == digest.digest()
         return Evidence(
-            differs=self._is_short or self._checksum not in (None, digest.digest()),
+            differs=self._is_short or (self._checksum is not None and not is_as_sealed),
             unreadable=tuple(sorted({*(Range(*known) for known in unreadable.ranges), *lost})),
             damages=tuple(chain.damages),
             has_end=chain.has_end,
             chain_end=chain.end,
             size=self.size,
+            is_as_sealed=is_as_sealed,
         )
 
     def close(self) -> None:

@@ -8,11 +8,16 @@ says:
     verdict              the file has a checksum of it          it has none
     rotted, unreadable   the same checksum                      equal outside the damaged ranges
     header-or-padding    the same checksum                      not repairable
-    written-broken       equal outside the damaged ranges: the checksum is that of the broken content
+    written-broken, or   equal outside the damaged ranges: the checksum is that of the broken content
+    damaged since then
     write-lost           not repairable: memory may show more than any copy has
     unknown              the same checksum, and a right        not repairable
                          chain, as it may be that of broken
                          content
+
+A segment that was written broken, and of which only the later damage is known, has a checksum that no right copy
+has: no copy can repair it. To accept one that is equal outside the damaged ranges would also accept a copy whose
+headers or properties are wrong within them, and which the checksum excludes if the segment was sealed right.
 
 Ranges that a move could not read count as damaged, too. A segment that has such ranges gets no checksum.
 """
@@ -40,7 +45,7 @@ def needs_chain(kind: Kind) -> bool:
 
 def required_checksum(verdict: Verdict, checksum: bytes | None) -> bytes | None:
     """The checksum that a copy must have; None if that is not known."""
-    return None if verdict.kind is Kind.WRITTEN_BROKEN else checksum
+    return None if verdict.kind is Kind.WRITTEN_BROKEN or verdict.was_sealed_broken else checksum
 
 
 def required_equal(

@@ -15,7 +15,9 @@ A file that is shorter than a segment differs, even without a checksum, and coun
 What lies past the end of a longer file is no part of the segment.
 
 The attribute is, in little-endian order: the version of this format (1 byte), the CRC-32 of the rest (4 bytes), and
-compact JSON of at most MOST_BYTES, with positions in the segment.
+compact JSON of at most MOST_BYTES, with positions in the segment. Its key `sealed_broken` is optional. A version
+that does not know the key ignores it, and leaves it out when it writes the verdict anew: then a right copy may be
+refused, and no wrong one is accepted.
 """
 
 import json
@@ -120,6 +122,8 @@ class Evidence:
     chain_end: int
     """Position after the last record."""
     size: int
+    is_as_sealed: bool = False
+    """Whether the segment has a valid checksum, and its content that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,9 @@ class Verdict:
     """Number of damaged messages that could be named."""
     is_located: bool = True
     """False if the damage may be anywhere in the ranges."""
+    was_sealed_broken: bool = False
+    """Whether a message was certainly damaged already when the segment was sealed, whatever has become of it since:
+    its checksum is that of the broken content."""
 
     @property
     def is_mismatch(self) -> bool:
@@ -159,6 +166,7 @@ def decide(evidence: Evidence, now_s: int) -> Verdict | None:
         named[:MOST_MESSAGES],
         len(named),
         is_located=bool(ranges),
+        was_sealed_broken=kind is Kind.WRITTEN_BROKEN and evidence.is_as_sealed,
     )
 
 
@@ -204,17 +212,21 @@ def combine(former: Verdict | None, found: Verdict) -> Verdict:
     names no place gives way to one that does, or that comes from a closer examination."""
     if former is None:
         return found
+    kind = _combined_kind(former, found)
+    was_sealed_broken = former.was_sealed_broken or found.was_sealed_broken
+    was_sealed_broken |= former.kind is Kind.WRITTEN_BROKEN is not kind  # the same again says nothing more
     if not former.is_located and found.is_mismatch:
-        return replace(found, since_s=former.since_s)
+        return replace(found, since_s=former.since_s, was_sealed_broken=was_sealed_broken)
     located = [verdict for verdict in (former, found) if verdict.is_located] or [found]
     messages = tuple(sorted({message for verdict in located for message in verdict.messages}))
     return Verdict(
-        _combined_kind(former, found),
+        kind,
         former.since_s,
         limit_ranges([one for verdict in located for one in verdict.ranges], MOST_RANGES),
         messages[:MOST_MESSAGES],
         max(len(messages), *(verdict.message_count for verdict in located)),
         is_located=located[0].is_located,
+        was_sealed_broken=was_sealed_broken,
     )
 
 
@@ -271,6 +283,7 @@ def parse_verdict(raw: bytes) -> Verdict | None:
             tuple(Message(at, topic, queue, offset) for at, topic, queue, offset in document["messages"]),
             document["count"],
             is_located=document["located"],
+            was_sealed_broken=document.get("sealed_broken", False),
         )
         return verdict if _is_valid(verdict) else None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -289,6 +302,7 @@ def _is_valid(verdict: Verdict) -> bool:
         and all(map(_is_message, verdict.messages))
         and _is_integer(verdict.message_count, len(verdict.messages), _LONGEST)
         and isinstance(verdict.is_located, bool)
+        and isinstance(verdict.was_sealed_broken, bool)
     )
 
 
@@ -318,4 +332,6 @@ def _body(verdict: Verdict) -> bytes:
         "count": verdict.message_count,
         "located": verdict.is_located,
     }
+    if verdict.was_sealed_broken:
+        document["sealed_broken"] = True
     return json.dumps(document, separators=(",", ":")).encode()

@@ -257,6 +257,23 @@ def test_without_a_checksum_the_zeros_at_the_end_have_to_be_the_same(
     assert pool.path(INDEX).read_bytes() == expected
 
 
+def test_a_segment_that_was_written_broken_and_rots_is_repaired(filled: PoolMount, slave: Path) -> None:
+    """Its checksum is that of the broken content. A copy with another message damaged is refused."""
+    pool = filled
+    write_anew(pool, INDEX, rotten(pool, INDEX))
+    assert [one["kind"] for one in scrub(pool, "--messages").values()] == ["written-broken"]
+    rot(pool, INDEX, position=records_of(content(pool, INDEX), INDEX * MIB)[7].end - 150)
+    assert [one["kind"] for one in damaged(pool).values()] == ["rotted"]
+    pool.restart()  # the attribute says it, too
+    eventually(lambda: damaged(pool))
+    spoilt, whole = slave / pool.path(INDEX).name, content(pool, INDEX)
+    spoil(spoilt, records_of(whole, INDEX * MIB)[20].end - 3)  # in its properties: the chain is right
+    restore(pool, "--from", slave, status=1)
+    spoilt.write_bytes(whole)
+    assert restore(pool, "--from", slave).startswith(REPAIRED)
+    assert pool.path(INDEX).read_bytes() == whole
+
+
 def test_a_copy_with_the_checksum_needs_no_neighbour(filled: PoolMount, workdir: Path) -> None:
     """Nothing else shows whose segment it is."""
     pool = filled

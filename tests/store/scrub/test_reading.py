@@ -166,7 +166,7 @@ def test_the_file_of_another_segment_is_not_this_one(workdir: Path, magic: int) 
     with reader_of(workdir, make_sealed(SIZE, SIZE, magic=magic), seal) as reader:
         assert not reader.matches_checksum(next_chunk_at_once)
         verdict = decide(reader.examine(next_chunk_at_once), 1)
-    assert verdict == Verdict(Kind.WRITTEN_BROKEN, 1, (Range(0, SIZE),))
+    assert verdict == Verdict(Kind.WRITTEN_BROKEN, 1, (Range(0, SIZE),), was_sealed_broken=True)
 
 
 @pytest.mark.parametrize("content", [CONTENT, bytes(SIZE), make_blank(SIZE).ljust(SIZE, b"\0"), b"\1" * SIZE])

@@ -1,5 +1,7 @@
 """Which damaged segments a copy can repair, and which parts of a copy have to be equal."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,14 @@ def test_everything_but_the_damage_has_to_be_equal() -> None:
     damaged = verdict(Kind.WRITTEN_BROKEN, Range(0, 10), Range(100, 200), Range(300, SIZE))
     assert required_equal(damaged, DIGEST, SIZE) == (Range(10, 100), Range(200, 300))
     assert required_equal(verdict(Kind.ROTTED), None, SIZE) == (Range(0, 4096), Range(8192, SIZE))
+
+
+@pytest.mark.parametrize("kind", [Kind.ROTTED, Kind.UNREADABLE])
+def test_the_checksum_of_broken_content_is_required_of_no_copy(kind: Kind) -> None:
+    damaged = replace(verdict(kind), was_sealed_broken=True)
+    assert not why_not_repairable(damaged, DIGEST)
+    assert required_checksum(damaged, DIGEST) is None
+    assert required_equal(damaged, DIGEST, SIZE) == (Range(0, 4096), Range(8192, SIZE))
 
 
 def test_what_a_move_could_not_read_need_not_be_equal() -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -100,6 +101,31 @@ def test_what_rotted_is_not_written_broken_without_its_checksum() -> None:
         assert combine(whole_verdict(kind, SIZE, 1), broken).kind is kind
 
 
+@pytest.mark.parametrize("kind", [Kind.ROTTED, Kind.UNREADABLE, Kind.WRITE_LOST])
+def test_what_was_sealed_broken_stays_known_beside_later_damage(kind: Kind) -> None:
+    broken, later = Verdict(Kind.WRITTEN_BROKEN, 1, (Range(0, 10),)), Verdict(kind, 2, (Range(90, 99),))
+    both = combine(broken, later)
+    assert (both.kind, both.ranges, both.was_sealed_broken) == (kind, (Range(0, 10), Range(90, 99)), True)
+    assert combine(both, later) == both
+    assert parse_verdict(format_verdict(both)) == both
+    assert not combine(later, broken).was_sealed_broken  # it may have been damaged before it lost its checksum
+    assert combine(broken, broken) == broken
+
+
+def test_only_the_present_checksum_shows_that_content_was_sealed_broken() -> None:
+    later = Verdict(Kind.UNREADABLE, 1, (Range(90, 99),))
+    for is_as_sealed in (False, True):
+        broken = decide(replace(evidence(damages=(DAMAGE,)), is_as_sealed=is_as_sealed), NOW_S)
+        assert broken is not None
+        assert combine(later, broken).was_sealed_broken == is_as_sealed
+
+
+def test_an_attribute_of_a_former_version_says_nothing_of_the_sealed_content() -> None:
+    verdict = make_verdict([1], "TopicTest")
+    assert b"sealed_broken" not in format_verdict(verdict)
+    assert parse_verdict(format_verdict(verdict)) == verdict
+
+
 def test_the_nearest_ranges_become_one() -> None:
     assert limit_ranges([Range(50, 60), Range(0, 10), Range(12, 20)], 2) == ((0, 20), (50, 60))
     assert limit_ranges([Range(0, 10), Range(5, 20), Range(20, 30)], 9) == ((0, 30),)
@@ -191,6 +217,8 @@ ODD: list[tuple[str, Any]] = [
     ("count", 1 << 63),
     ("located", 1),
     ("located", "yes"),
+    ("sealed_broken", 1),
+    ("sealed_broken", None),
 ]
 
 
