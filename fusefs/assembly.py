@@ -121,7 +121,6 @@ class Parts:
             observer,
             self.verdicts,
             self.mover.is_working_on,
-            self.sources.is_written_to,
             scrub_rules,
             machine,
         )

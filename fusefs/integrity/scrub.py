@@ -3,8 +3,12 @@
 One run goes over all disks side by side, on each from the oldest segment to the newest that was sealed when the run
 began. Each disk records the run and its position after every segment, so a daemon that starts continues it, and
 reads at most one segment of each disk again, unless a verdict could not be recorded: no recorded position is past
-its segment, and no recorded run has ended there, so the next daemon finds the damage again. Segments that are moved
-meanwhile may be left out: a move reads and compares them itself.
+its segment, and no recorded run has ended there, so the next daemon finds the damage again.
+
+A segment that is moved before it is read is read on its new disk; if the run has ended there, it counts as not
+read. Unless the run follows the chains, it is left out if the move has compared it with its checksum: a move reads
+all of the content, and verifies the copy. A segment to which a process may append, because its move was undone, is
+read as any other: a change during the read is seen, and if there is one in each read, it counts as not read.
 
 A disk that cannot be read is given up for the run after some time (store/scrub/patience.py), so the run ends, and
 the next one tries it again. Each disk counts the segments that were not read; a run without any is a complete one.
@@ -13,7 +17,7 @@ the next one tries it again. Each disk counts the segments that were not read; a
 import errno
 import logging
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
@@ -89,7 +93,7 @@ class _Job(PacedJob):
 class _Outcome(Enum):
     DONE = auto()
     STOPPED = auto()
-    """It is read again from the beginning."""
+    """It is read again from the beginning, if it is still in the log."""
     NOT_READ = auto()
     """Others on the disk can be read, and this one cannot, but for no fault of the medium."""
     UNREADABLE_DISK = auto()
@@ -172,7 +176,8 @@ class _Worker:
                 processor_s = self._clock.processor()
                 return chunk_bytes(pace.rate, largest)
 
-            follows_chain = self.progress.run.follows_chains or not reader.has_checksum
+            is_sealed_unread = segment.is_compared is False  # a move has given it a checksum
+            follows_chain = self.progress.run.follows_chains or not reader.has_checksum or is_sealed_unread
             try:
                 if not follows_chain and reader.matches_checksum(next_chunk):
                     return None
@@ -209,6 +214,19 @@ class _Worker:
         self.progress = replace(progress, active_s=round(self.active_s))
         self.estimate.record(self.active_s, progress.read_bytes)
 
+    def add_to_read(self, base: BaseOffset) -> None:
+        """A segment is left, if it was not already."""
+        at = bisect_left(self.to_read, -base, key=lambda one: -one)
+        if self.to_read[at : at + 1] != [base]:
+            self.to_read.insert(at, base)
+
+    def late_count(self) -> int:
+        """Number of segments that are left, although they lie before the position: they have come from other
+        disks."""
+        position = self.progress.position
+        is_at_hand = self.job is not None and self.job.segment.base_offset < position
+        return len(self.to_read) - bisect_right(self.to_read, -position, key=lambda one: -one) + is_at_hand
+
     def read_bytes(self) -> int:
         """Bytes of the run that are done, those of the segment at hand included."""
         return self.progress.read_bytes + (0 if self.job is None else self.job.done_bytes)
@@ -231,11 +249,10 @@ class Scrub:
         observer: Observer,
         verdicts: Verdicts,
         gives_way: Callable[[DiskNumber], bool],
-        is_written_to: Callable[[Segment], bool],
         rules: ScrubRules,
         machine: Machine = THIS_MACHINE,
     ) -> None:
-        """`gives_way` and `is_written_to`: as for Checksums."""
+        """`gives_way`: as for Checksums."""
         self._commitlog = commitlog
         self._clock = commitlog.clock
         self._timing = commitlog.timing.scrub
@@ -243,7 +260,6 @@ class Scrub:
         self._observer = observer
         self._verdicts = verdicts
         self._gives_way = gives_way
-        self._is_written_to = is_written_to
         self.rules = rules
         self._machine = machine
         self._workers = {number: _Worker(disk, commitlog, machine) for number, disk in commitlog.disks.items()}
@@ -571,12 +587,12 @@ class Scrub:
         if number != self.latest.number:
             return 0.0  # it was cancelled, and another run has begun
         if outcome in (_Outcome.STOPPED, _Outcome.UNREADABLE_DISK):
-            worker.to_read.append(segment.base_offset)
+            worker.add_to_read(segment.base_offset)
             return self._timing.retry_s if outcome is _Outcome.UNREADABLE_DISK else 0.0
         is_read = outcome is _Outcome.DONE
         progress = replace(
             worker.progress,
-            position=BaseOffset(segment.base_offset + self._commitlog.segment_size),
+            position=max(worker.progress.position, BaseOffset(segment.base_offset + self._commitlog.segment_size)),
             read_bytes=worker.progress.read_bytes + (segment.size if is_read else 0),
             unread=worker.progress.unread + (not is_read),
         )
@@ -584,16 +600,30 @@ class Scrub:
         return 0.0
 
     def _next_segment(self, worker: _Worker) -> Segment | None:
-        """The next one on the disk that may be read; the others before it are passed over."""
+        """The next one on the disk that may be read; the others before it have left the log or the disk."""
         catalog = self._commitlog.catalog
         while worker.to_read:
             segment = catalog.get(worker.to_read.pop())
-            if segment is not None and segment.disk == worker.disk.number and self._may_read(segment):
+            if segment is None or not self._may_read(segment):
+                continue
+            if segment.disk == worker.disk.number:
                 return segment
+            self._hand_over(worker, segment)
         return None
 
+    def _hand_over(self, worker: _Worker, segment: Segment) -> None:
+        """A segment that was not read on a disk was moved from there."""
+        run, other = worker.progress.run, self._workers[segment.disk]
+        if segment.is_compared and not run.follows_chains:
+            return
+        is_under_way = other.loaded.is_set() and other.progress.run.number == run.number
+        if is_under_way and not other.progress.ended_s:
+            other.add_to_read(segment.base_offset)
+        else:
+            worker.progress = replace(worker.progress, unread=worker.progress.unread + 1)
+
     def _may_read(self, segment: Segment) -> bool:
-        return self._commitlog.catalog.is_sealed(segment) and not self._is_written_to(segment)
+        return self._commitlog.catalog.is_sealed(segment)
 
     def _end_on(self, worker: _Worker) -> None:
         progress = worker.progress
@@ -639,7 +669,11 @@ class Scrub:
             return
         bases = set(worker.to_read) | (set() if worker.job is None else {worker.job.segment.base_offset})
         catalog, number = self._commitlog.catalog, worker.disk.number
-        segments = [segment for base in bases if (segment := catalog.get(base)) and segment.disk == number]
+        left = [segment for base in bases if (segment := catalog.get(base)) is not None]
+        segments = [segment for segment in left if segment.disk == number]
+        for segment in left:
+            if segment.disk != number:
+                self._hand_over(worker, segment)
         reason = self._trouble(worker) or "does not answer, or cannot be read"
         log_event(
             log, logging.WARNING, "scrub_given_up", disk=worker.disk.path, segments=len(segments), reason=reason
@@ -679,7 +713,7 @@ class Scrub:
             return _Outcome.STOPPED
         except SegmentChangedError as error:
             log_event(log, logging.DEBUG, "scrub_skipped", segment=segment.name, reason=str(error))
-            return _Outcome.NOT_READ if self._may_read(segment) else _Outcome.DONE
+            return _Outcome.NOT_READ if self._may_read(segment) else _Outcome.STOPPED
         except (SegmentUnreadableError, OSError) as error:
             return await self._record_failure(worker, segment, error)
         finally:
@@ -688,14 +722,15 @@ class Scrub:
             self._commitlog.counters.scrub_bytes += job.read_bytes
         if job.is_unstable:
             log_event(log, logging.WARNING, "unstable_read", segment=segment.name, disk=worker.disk.path)
-        if evidence is not None:
-            await self._record(segment, decide(evidence, round(self._clock.wall())))
-        return _Outcome.DONE
+        verdict = None if evidence is None else decide(evidence, round(self._clock.wall()))
+        return _Outcome.DONE if verdict is None else await self._record(segment, verdict)
 
-    async def _record(self, segment: Segment, verdict: Verdict | None) -> None:
-        if verdict is not None and self._may_read(segment):
-            self._verdicts.record(segment, verdict)
-            await self._verdicts.record_on_disk(segment)
+    async def _record(self, segment: Segment, verdict: Verdict) -> _Outcome:
+        if not self._may_read(segment):
+            return _Outcome.STOPPED
+        self._verdicts.record(segment, verdict)
+        await self._verdicts.record_on_disk(segment)
+        return _Outcome.DONE
 
     async def _record_failure(
         self, worker: _Worker, segment: Segment, error: SegmentUnreadableError | OSError
@@ -703,7 +738,7 @@ class Scrub:
         """A segment cannot be read. That is a verdict if others on the disk can, and the medium is to blame."""
         disk = worker.disk
         if not self._may_read(segment):
-            return _Outcome.DONE  # it was removed meanwhile
+            return _Outcome.STOPPED  # it was removed or moved meanwhile
         log_event(log, logging.WARNING, "scrub_failed", segment=segment.name, disk=disk.path, reason=str(error))
         if isinstance(error, OSError) and isinstance(translate(disk.path, error), DiskError):
             self._observer.disk_error(disk.path, "scrub", errno.errorcode.get(error.errno or 0, "EIO"))
@@ -712,17 +747,18 @@ class Scrub:
         readable = partial(is_any_readable, disk.dirfd, compared)
         if not await self._reads.run_within(disk.number, math.inf, readable):
             return _Outcome.UNREADABLE_DISK
-        if not self._may_read(segment):
-            return _Outcome.DONE
         if isinstance(error, OSError) and error.errno not in MEDIUM_ERRORS:
-            return _Outcome.NOT_READ
-        await self._record(segment, whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock.wall())))
-        return _Outcome.DONE
+            return _Outcome.NOT_READ if self._may_read(segment) else _Outcome.STOPPED
+        verdict = whole_verdict(Kind.UNREADABLE, segment.size, round(self._clock.wall()))
+        return await self._record(segment, verdict)
 
     def _recordable(self, worker: _Worker) -> Progress:
         """The progress that another daemon may continue. The segments whose verdicts only this daemon knows are not
-        read, for that one, and the run is not beyond the first of them."""
-        progress, unrecorded = worker.progress, self._unrecorded(worker)
+        read, for that one, and the run is not beyond the first of them. Nor are those read that are still left
+        before the position."""
+        progress, unrecorded, late = worker.progress, self._unrecorded(worker), worker.late_count()
+        if late:
+            progress = replace(progress, unread=progress.unread + late)
         if not unrecorded:
             return progress
         progress = replace(progress, unread=progress.unread + len(unrecorded))

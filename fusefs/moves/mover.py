@@ -437,7 +437,9 @@ class Mover:
                 self._commitlog.names.record_uncertain(name, target)
                 self._strays[name] = copy.mark(file.disk)
                 raise
-            moved = self._commitlog.record_moved(file, target, published, has_checksum=copy.has_checksum)
+            moved = self._commitlog.record_moved(
+                file, target, published, has_checksum=copy.has_checksum, is_compared=copy.is_compared
+            )
             self._changes.record(None)
             self._invalidate_entry(name, 0)
             self._sources.remind(file.disk)

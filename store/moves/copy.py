@@ -217,6 +217,11 @@ class SegmentCopy:
         difference is found again."""
         return not self.unreadable.ranges and (self._checksum is not None or not self._keeps_checksum)
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether all of the source was read, and had its checksum."""
+        return self._checksum is not None and not self.is_rotten and not self.unreadable.ranges
+
     def mark(self, disk: DiskNumber) -> Source:
         """The mark of the copy, once it is sealed. `disk` holds the source."""
         return source_of(disk, self._sealed)

@@ -50,7 +50,7 @@ class Segment:
     `placed_as` is its file name where that is not the segment's own name (roles TEMPORARY and RETIRED).
     """
 
-    __slots__ = ("attributes", "base_offset", "disk", "ino", "placed_as", "role", "size_change")
+    __slots__ = ("attributes", "base_offset", "disk", "ino", "is_compared", "placed_as", "role", "size_change")
 
     def __init__(
         self,
@@ -68,6 +68,9 @@ class Segment:
         self.placed_as = placed_as
         self.size_change = SizeChange.NONE
         """With any other one the size is not known: what a stat sees may never get to the disk."""
+        self.is_compared: bool | None = None
+        """Whether the move that has made this file, and all before it, have compared the content with the
+        segment's checksum. None if this daemon knows of no such move, or it was undone."""
 
     @property
     def name(self) -> bytes:

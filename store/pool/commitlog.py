@@ -496,12 +496,21 @@ class CommitLog:
     # --- moves between disks -------------------------------------------------------------------------
 
     def record_moved(
-        self, file: Segment, disk: DiskNumber, published: Published, *, has_checksum: bool = False
+        self,
+        file: Segment,
+        disk: DiskNumber,
+        published: Published,
+        *,
+        has_checksum: bool = False,
+        is_compared: bool = False,
     ) -> Segment:
-        """The copy on `disk` is the segment from now on; `file` is no part of the log. Returns the copy's entry."""
+        """The copy on `disk` is the segment from now on; `file` is no part of the log. `is_compared`: the file had
+        a checksum, and its content that one. Returns the copy's entry."""
         self.counters.moved += 1
         self.counters.moved_bytes += file.size
-        return self._replace(file, disk, published, has_checksum=has_checksum)
+        copy = self._replace(file, disk, published, has_checksum=has_checksum)
+        copy.is_compared = is_compared and file.is_compared is not False
+        return copy
 
     def record_repaired(self, file: Segment, disk: DiskNumber, published: Published) -> Segment:
         """The same for a copy from outside the pool, which replaces a damaged file."""
@@ -538,6 +547,7 @@ class CommitLog:
         file.role = Role.SEGMENT
         file.placed_as = b""
         file.attributes = attributes
+        file.is_compared = None
         self.others.remove(file)
         self.catalog.replace(copy, file)
         copy.role = Role.MOVED

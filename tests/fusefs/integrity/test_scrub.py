@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import trio
+import xxhash
 from support.checksums import LONG_AGO_NS
 from support.clocks import SetClock
 from support.pooled import PATIENT, SIZE, Parts, make, open_parts, place, segment
 from support.records import make_sealed
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.integrity import scrub as module
 from commitlogfs.fusefs.integrity import verdicts as verdicts_module
@@ -29,6 +30,7 @@ from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import PoolError, SegmentChangedError
 from commitlogfs.store.files.attributes import stat_fd
+from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.scrub.progress import LATEST_S, MOST_ORDERS, Command, Progress, read_progress
 from commitlogfs.store.scrub.reading import SegmentReader
@@ -81,7 +83,6 @@ class Daemon:
             SilentObserver(),
             parts.verdicts,
             self.busy.__contains__,
-            lambda _: False,
             rules,
         )
 
@@ -1093,6 +1094,141 @@ def test_a_move_that_is_undone_leaves_the_verdict_with_the_file(parts: Parts) ->
         assert verdicts.unrecorded_on(file.disk) == [file]
         await verdicts.record_on_disk(file)
         assert verdicts.unrecorded_on(file.disk) == []
+
+    trio.run(run)
+
+
+async def move(parts: Parts, index: int, target: DiskNumber) -> Segment:
+    """Returns the former file, which is removed."""
+    file = segment(parts, index)
+    await parts.mover.move(file, target, lambda: 0, lambda: True)
+    await parts.sources.finish()
+    return file
+
+
+def seal(parts: Parts, index: int) -> None:
+    """Give a segment its checksum."""
+    fd = os.open(place(parts, index), os.O_RDONLY)
+    write_checksum(fd, xxhash.xxh3_128_digest(place(parts, index).read_bytes()))
+    os.close(fd)
+
+
+def spoil(parts: Parts, index: int) -> None:
+    """Damage the first message of a segment, without a trace."""
+    with place(parts, index).open("r+b", buffering=0) as file:
+        damaged = file.read(101)[100] ^ 1
+        os.pwrite(file.fileno(), bytes([damaged]), 100)
+    os.utime(place(parts, index), ns=(LONG_AGO_NS, LONG_AGO_NS + index))
+
+
+@pytest.mark.parametrize(("has_checksum", "follows_chains"), [(False, False), (True, True)])
+def test_a_moved_segment_is_read_on_its_new_disk(parts: Parts, *, has_checksum: bool, follows_chains: bool) -> None:
+    """A move proves nothing of a segment without checksum, nor that its messages are whole."""
+    source, target = DiskNumber(1), DiskNumber(2)
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        daemon.busy |= {source, target}
+        spoil(parts, 0)
+        if has_checksum:
+            seal(parts, 0)
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=follows_chains)
+            await move(parts, 0, target)
+            daemon.busy.remove(source)
+            await until(lambda: scrub.figures()[source].progress.ended_s > 0)
+            daemon.busy.clear()
+            await daemon.ended()
+            assert parts.verdicts.kind_of(segment(parts, 0)) is Kind.WRITTEN_BROKEN
+            assert (scrub.unread(), scrub.completed_s()) == ({}, int(NOW_S))
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("has_checksum", [True, False])
+def test_a_segment_that_moves_to_a_disk_that_was_read_counts(parts: Parts, *, has_checksum: bool) -> None:
+    """As not read, unless the move has compared it with its checksum."""
+    source, target = DiskNumber(1), DiskNumber(2)
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        daemon.busy.add(source)
+        if has_checksum:
+            seal(parts, 0)
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: scrub.figures()[target].progress.ended_s > 0)
+            await move(parts, 0, target)
+            daemon.busy.clear()
+            await daemon.ended()
+            assert scrub.unread() == ({} if has_checksum else {source: 1})
+            assert scrub.completed_s() == (int(NOW_S) if has_checksum else 0)
+
+    trio.run(run)
+
+
+def test_a_move_compares_nothing_with_a_checksum_of_another_move(parts: Parts) -> None:
+    async def run() -> None:
+        seal(parts, 1)
+        for target in (DiskNumber(3), DiskNumber(1)):
+            await move(parts, 0, DiskNumber(target))
+            await move(parts, 1, DiskNumber(target))
+            assert (segment(parts, 0).is_compared, segment(parts, 1).is_compared) == (False, True)
+
+    trio.run(run)
+
+
+def test_the_next_daemon_knows_that_a_moved_segment_is_left(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has come to a disk whose position is past it."""
+    source, target = DiskNumber(1), DiskNumber(2)
+    later, moved = segment(parts, 4), segment(parts, 0)
+    read = {later.name: threading.Event(), moved.name: threading.Event()}
+    examine = SegmentReader.examine
+
+    def wait(reader: SegmentReader, next_chunk: Any) -> Any:
+        if reader._name in read:
+            assert read[reader._name].wait(PATIENCE_S)
+        return examine(reader, next_chunk)
+
+    monkeypatch.setattr(SegmentReader, "examine", wait)
+    daemon = Daemon(parts, ScrubRules(0.0))
+    assert (moved.disk, later.disk) == (source, target)
+
+    async def run() -> None:
+        daemon.busy.add(source)
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: scrub.figures()[target].segment is later)
+            await move(parts, 0, target)
+            daemon.busy.clear()
+            await until(lambda: scrub.figures()[source].progress.ended_s > 0)
+            read[later.name].set()
+            dirfd = parts.commitlog.disks[target].dirfd
+            await until(lambda: read_progress(dirfd).position > later.base_offset)
+            assert read_progress(dirfd).unread == 1
+            read[moved.name].set()
+            await daemon.ended()
+            await until(lambda: read_progress(dirfd).ended_s > 0)
+            assert (read_progress(dirfd).unread, scrub.unread()) == (0, {})
+
+    trio.run(run)
+
+
+def test_a_segment_that_was_put_back_is_read_although_it_is_open(parts: Parts) -> None:
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        with place(parts, 1).open("r+b", buffering=0) as file:
+            source = await move(parts, 1, DiskNumber(1))
+            file.write(place(parts, 1).read_bytes()[:1])
+            assert await parts.sources.put_back_if_changed(source)
+            assert parts.sources.is_written_to(source)
+            spoil(parts, 1)
+            async with daemon.running() as scrub:
+                await scrub.begin(RATE, follows_chains=False)
+                await daemon.ended()
+                assert parts.verdicts.kind_of(source) is Kind.WRITTEN_BROKEN
+                assert (scrub.unread(), scrub.completed_s()) == ({}, int(NOW_S))
 
     trio.run(run)
 
