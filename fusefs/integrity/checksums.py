@@ -5,6 +5,7 @@ checksum. A segment that has just left the newest ones comes first, while its pa
 the newest first, because the oldest will leave the log soon.
 
 A segment whose content is known not to be what was sealed gets none: the one from before shows which copy is right.
+That one is bound to the file anew if its state changes, so that it counts even if the verdict is lost.
 """
 
 import errno
@@ -30,7 +31,7 @@ from commitlogfs.store.files.attributes import mtime_of, size_of, stat_changes
 from commitlogfs.store.files.hashing import SegmentHash, drop_checksum, find_checksums
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.scrub.verdict import keeps_checksum
+from commitlogfs.store.scrub.verdict import Kind, recorded_kind
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine
 
@@ -57,6 +58,8 @@ class _Job(PacedJob):
     """One computation."""
 
     segment: Segment = field(kw_only=True)
+    kind: Kind | None = field(kw_only=True)
+    """How the segment is damaged, as far as the daemon knows: its file may not record it."""
 
 
 class _Outcome(Enum):
@@ -66,7 +69,7 @@ class _Outcome(Enum):
     INCOMPLETE = auto()
     """It gets none: a part of it could not be read when it was moved."""
     DAMAGED = auto()
-    """It gets none while it has its verdict, which may not be known yet."""
+    """It gets none while it has its verdict, which may not be known yet, and it had none before."""
     WRONG_SIZE = auto()
     """Its file has become too short or too long, which the daemon does not know yet."""
     TOO_RECENT = auto()
@@ -107,8 +110,10 @@ class _Worker:
                 return _Outcome.WRONG_SIZE
             if hashing.is_incomplete:
                 return _Outcome.INCOMPLETE
-            if keeps_checksum(hashing.verdict):
-                return _Outcome.DAMAGED
+            kind = job.kind or recorded_kind(hashing.verdict)
+            if kind is not None and kind.keeps_checksum:
+                is_bound = kind.binds_checksum and hashing.rebind()
+                return _Outcome.PRESENT if is_bound else _Outcome.DAMAGED
             if not hashing.is_at_rest:
                 return _Outcome.TOO_RECENT
             hashing.sync()
@@ -241,9 +246,6 @@ class Checksums:
     def _may_compute(self, segment: Segment) -> bool:
         if not self._is_well(self._commitlog.disk_of(segment)) or not self._commitlog.catalog.is_settled(segment):
             return False
-        kind = self._verdicts.kind_of(segment)
-        if kind is not None and kind.keeps_checksum:
-            return False
         return not self._is_written_to(segment) and not self._may_lack_writes(segment)
 
     @staticmethod
@@ -329,7 +331,7 @@ class Checksums:
         """Whether the segment has a checksum now."""
         key = segment.base_offset, segment.ino
         worker.absent.add(segment.base_offset)
-        worker.job = job = _Job(segment=segment)
+        worker.job = job = _Job(segment=segment, kind=self._verdicts.kind_of(segment))
         try:
             outcome = await self._run_job(worker, job)
         except SegmentChangedError:
@@ -368,7 +370,8 @@ class Checksums:
         def watch() -> None:
             job.is_paused = self._gives_way(worker.disk.number)
             job.sharing = self._computing()
-            if not self._may_compute(job.segment) or self._to_drop(worker):
+            is_judged = self._verdicts.kind_of(job.segment) is not job.kind
+            if is_judged or not self._may_compute(job.segment) or self._to_drop(worker):
                 job.stopped.set()
 
         call = partial(self._call, worker, partial(worker.compute, job))

@@ -217,12 +217,15 @@ class Verdicts:
             del self._replaced[key]
 
     async def clear(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Remove the verdicts on these segments. Returns those of which it could not be removed."""
+        """Remove the verdicts on these segments. What was sealed is still asked of them: the next scrub finds those
+        that differ from their checksum again. Returns those of which it could not be removed."""
         kept = []
         for segment in segments:
             disk = self._commitlog.disk_of(segment)
             async with self._locks[disk.number]:
-                remove = partial(remove_verdict, disk.dirfd, segment.name, segment.ino)
+                kind = self.kind_of(segment)
+                binds = kind is not None and kind.binds_checksum
+                remove = partial(remove_verdict, disk.dirfd, segment.name, segment.ino, binds_checksum=binds)
                 try:
                     await self._threads.run_within(disk.number, self._timing.record_s, remove)
                 except (OSError, TimeoutError) as error:

@@ -53,6 +53,18 @@ def write_checksum(fd: int, digest: bytes) -> None:
     os.setxattr(fd, layout.XATTR_CHECKSUM, format_checksum(checksum))
 
 
+def rebind_checksum(fd: int) -> bool:
+    """Bind the digest that an open file has to its present state, whatever state it was of; durable. Returns
+    whether it has one. Raises OSError."""
+    recorded = _recorded(fd)
+    if recorded is None:
+        return False
+    if recorded.key != key_of(unpack(stat_fd(fd))):
+        write_checksum(fd, recorded.digest)
+        os.fsync(fd)
+    return True
+
+
 def read_checksum_of(dirfd: int, name: bytes, ino: int, *, is_kept: bool = False) -> bytes | None:
     """The digest of the file `name` in a disk's directory, if it has one of its present content, or, if it
     `is_kept`, of a former one. Raises OSError."""
@@ -118,6 +130,10 @@ class SegmentHash:
         if not os.access(f"/proc/self/fd/{self._fd}", os.W_OK):
             raise PermissionError(errno.EACCES, "its checksum cannot be recorded", os.fsdecode(self._name))
         os.fsync(self._fd)
+
+    def rebind(self) -> bool:
+        """As rebind_checksum, instead of the computation. Raises OSError."""
+        return rebind_checksum(self._fd)
 
     def read_chunk(self) -> int:
         """Hash the next bytes. Returns their number, 0 at the end. Raises OSError, SegmentChangedError."""

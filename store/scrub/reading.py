@@ -24,11 +24,11 @@ from commitlogfs.store.errors import SegmentChangedError, SegmentUnreadableError
 from commitlogfs.store.files import safe_open
 from commitlogfs.store.files.attributes import stat_fd, unpack
 from commitlogfs.store.files.direct import ALIGNMENT, set_direct
-from commitlogfs.store.files.hashing import read_checksum, read_verdict
+from commitlogfs.store.files.hashing import read_checksum
 from commitlogfs.store.moves.unreadable import UnreadableRanges, read_unreadable
 from commitlogfs.store.record_layout import BODY_AT
 from commitlogfs.store.scrub.chain import check_chain, is_of_other_segment
-from commitlogfs.store.scrub.verdict import Evidence, Range, parse_verdict
+from commitlogfs.store.scrub.verdict import Evidence, Range
 from commitlogfs.store.segment import BaseOffset
 
 CHUNK_BYTES: Final = 1 << 20
@@ -68,13 +68,11 @@ class SegmentReader:
         self._fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
         try:
             self._before = unpack(stat_fd(self._fd))
-            verdict = parse_verdict(read_verdict(self._fd))
-            is_kept = verdict is not None and verdict.is_mismatch
             self._present = min(size, self._before.size)
             """Number of bytes of the segment that its file has."""
             # What was appended to the file is no part of the segment, and changes none of its bytes.
             state = self._before._replace(size=self._present)
-            self._checksum = read_checksum(self._fd, state, is_kept=is_kept)
+            self._checksum = read_checksum(self._fd, state)
             self._lost = [Range(*known) for known in read_unreadable(self._fd).ranges]
             set_direct(self._fd)
         except BaseException:
@@ -84,8 +82,7 @@ class SegmentReader:
 
     @property
     def has_checksum(self) -> bool:
-        """Whether a checksum shows if its content is right, be it one from before the damage that its verdict
-        names."""
+        """Whether a checksum shows if its content is right."""
         return self._checksum is not None and not self._is_short and not self._lost
 
     @property

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from commitlogfs.store import layout
 from commitlogfs.store.files import durable, safe_open
+from commitlogfs.store.files.hashing import rebind_checksum
 from commitlogfs.store.moves.unreadable import UnreadableRanges, parse_unreadable
 from commitlogfs.store.scrub.verdict import (
     FORMAT_VERSION,
@@ -59,8 +60,15 @@ def with_unreadable(recorded: bytes, unreadable: UnreadableRanges, now_s: float)
     return format_verdict(combine(parse_verdict(recorded), found))
 
 
-def remove_verdict(dirfd: int, name: bytes, ino: int) -> None:
-    """Durable; also on a read-only filesystem if the file records none. Raises OSError."""
+def remove_verdict(dirfd: int, name: bytes, ino: int, *, binds_checksum: bool) -> None:
+    """Durable; also on a read-only filesystem if the file records none. `binds_checksum`: the checksum that the
+    file has, of whatever state, is bound to the present one: no other one is computed. Raises OSError."""
+    if binds_checksum:
+        fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
+        try:
+            rebind_checksum(fd)
+        finally:
+            os.close(fd)
     path = f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}"
     if layout.XATTR_VERDICT in os.listxattr(path, follow_symlinks=False):
         durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_VERDICT)

@@ -65,6 +65,12 @@ class Kind(Enum):
         still shows which copy is right, even if the file has another inode or mtime since."""
         return self is not Kind.WRITTEN_BROKEN
 
+    @property
+    def binds_checksum(self) -> bool:
+        """Whether the checksum, too, is that of what the file should have, so that it is bound to the present state
+        of the file. After a lost write, it may be that of what the disk has had before."""
+        return self.keeps_checksum and self is not Kind.WRITE_LOST
+
 
 _SEVERITY: Final = (
     Kind.WRITE_LOST,
@@ -257,13 +263,18 @@ def shortest(verdict: Verdict) -> Verdict:
     return replace(verdict, ranges=limit_ranges(verdict.ranges, 1), messages=())
 
 
-def keeps_checksum(raw: bytes) -> bool:
-    """As Kind.keeps_checksum, for the attribute of a file, empty without one. True for one that cannot be
-    parsed."""
+def recorded_kind(raw: bytes) -> Kind | None:
+    """The kind in the attribute of a file; UNKNOWN for one that cannot be parsed, and None for an empty one."""
     if not raw:
-        return False
+        return None
     verdict = parse_verdict(raw)
-    return verdict is None or verdict.kind.keeps_checksum
+    return Kind.UNKNOWN if verdict is None else verdict.kind
+
+
+def keeps_checksum(raw: bytes) -> bool:
+    """As Kind.keeps_checksum, for the attribute of a file, empty without one."""
+    kind = recorded_kind(raw)
+    return kind is not None and kind.keeps_checksum
 
 
 def parse_verdict(raw: bytes) -> Verdict | None:

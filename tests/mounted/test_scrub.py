@@ -137,6 +137,20 @@ def test_a_verdict_stays_until_it_is_cleared(filled: PoolMount) -> None:
     assert scrub(filled) == {}
 
 
+@pytest.mark.parametrize("position", [100, -3])
+def test_damage_is_found_again_after_touch_and_clear(filled: PoolMount, position: int) -> None:
+    """In a body, or in properties: the checksum from before stays that of the segment."""
+    right = content_of(filled, 1)
+    end = records_of(right, MIB)[3].end
+    scrubs.flip(backing(filled, 1), position if position > 0 else end + position)
+    first = scrub(filled)
+    os.utime(filled.path(1))
+    assert filled.cli("scrub", "clear", filled.name).status == 0
+    assert damaged(filled) == {}
+    eventually(lambda: checksums.is_valid(backing(filled, 1)))
+    assert [one["kind"] for one in scrub(filled).values()] == [one["kind"] for one in first.values()]
+
+
 @pytest.mark.parametrize("records", [0, 50])
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_segment_that_was_cut_is_found_and_repaired(

@@ -207,8 +207,15 @@ def test_a_damaged_segment_keeps_the_one_from_before(parts: Parts, kind: Kind, k
         parts.verdicts.record(segment(parts, 2), verdict)
     else:
         os.setxattr(place(parts, 2), layout.XATTR_VERDICT, format_verdict(verdict))
-    background.require(set(range(SEALED)) - {2})
+    # It counts for the present state, except after lost writes, which may have made it one of a former content.
+    background.require(set(range(SEALED)) - ({2} if kind is Kind.WRITE_LOST else set()))
     assert digest_of(parts, 2) == before
+
+
+def test_a_damaged_segment_that_never_had_one_gets_none(parts: Parts) -> None:
+    parts.verdicts.record(segment(parts, 2), whole_verdict(Kind.ROTTED, 4096, 1))
+    Background(parts).require(set(range(SEALED)) - {2})
+    assert recorded(place(parts, 2)) is None
 
 
 def test_one_with_a_verdict_of_a_later_version_keeps_it_too(parts: Parts) -> None:
@@ -216,7 +223,7 @@ def test_one_with_a_verdict_of_a_later_version_keeps_it_too(parts: Parts) -> Non
     background.require(set(range(SEALED)))
     before = damage(parts, 2)
     os.setxattr(place(parts, 2), layout.XATTR_VERDICT, b"\xff")
-    background.require(set(range(SEALED)) - {2})
+    background.require(set(range(SEALED)))
     assert digest_of(parts, 2) == before
 
 
@@ -254,7 +261,10 @@ def test_a_verdict_while_it_is_computed_counts(parts: Parts, monkeypatch: pytest
         may_continue.set()
 
     monkeypatch.setattr(SegmentHash, "read_chunk", read_late)
-    background.require(set(range(SEALED)) - {2}, may_continue.is_set, find_damage)
+    if knows == "daemon":  # which binds the one from before; after a change of the file, it waits first
+        background.require(set(range(SEALED)), lambda: is_valid(place(parts, 2)), find_damage)
+    else:
+        background.require(set(range(SEALED)) - {2}, may_continue.is_set, find_damage)
     assert digest_of(parts, 2) == before
 
 

@@ -15,7 +15,7 @@ from commitlogfs.store import layout
 from commitlogfs.store.clock import SystemClock
 from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.scrub.reading import CHUNK_BYTES, SegmentReader
-from commitlogfs.store.scrub.verdict import Kind, Message, Range, Verdict, decide, format_verdict, whole_verdict
+from commitlogfs.store.scrub.verdict import Kind, Message, Range, Verdict, decide
 from commitlogfs.store.segment import BaseOffset
 
 NAME = b"00000000000000000000"
@@ -66,34 +66,6 @@ def test_a_read_ends_while_it_searches_a_chunk(workdir: Path) -> None:
         (damage,) = reader.examine(next_chunk).damages
     assert damage.range == (0, CHUNK_BYTES)
     assert [done for done in calls if done] == [CHUNK_BYTES]
-
-
-@pytest.mark.parametrize(
-    ("kind", "found"),
-    [
-        (Kind.ROTTED, Kind.HEADER_OR_PADDING),
-        (Kind.HEADER_OR_PADDING, Kind.HEADER_OR_PADDING),
-        (Kind.UNREADABLE, None),
-        (Kind.WRITTEN_BROKEN, None),
-    ],
-)
-def test_a_changed_segment_keeps_its_checksum_after_its_touch(
-    workdir: Path, kind: Kind, found: Kind | None
-) -> None:
-    """The verdict on it proves that it had one, and differs from it."""
-    content = bytearray(CONTENT)
-
-    def prepare(path: Path) -> None:
-        seal(path)
-        content[-1] ^= 1
-        path.write_bytes(content)
-        os.utime(path, (1, 1))
-        os.setxattr(path, layout.XATTR_VERDICT, format_verdict(whole_verdict(kind, SIZE, 1)))
-
-    with reader_of(workdir, bytes(content), prepare) as reader:
-        assert reader.has_checksum is (found is not None)
-        verdict = decide(reader.examine(next_chunk_at_once), 1)
-    assert (None if verdict is None else verdict.kind) == found
 
 
 RECORDS = records_of(CONTENT, 0)
