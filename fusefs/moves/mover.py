@@ -38,7 +38,7 @@ from commitlogfs.store.moves.mark import Source, read_mark, source_of
 from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.scrub.recorded import with_unreadable
+from commitlogfs.store.scrub.recorded import parse_recorded, verdict_of_copy
 from commitlogfs.store.scrub.verdict import Kind, keeps_checksum, unreadable_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine, MachineLoad
@@ -374,7 +374,8 @@ class Mover:
             log_event(log, logging.ERROR, "checksum_mismatch", segment=progress.name, disk=path)
             self._record_rotten(progress.name)
             raise RottenSegmentError(f"{progress.name.decode()}: {error}") from error
-        add_to_verdict = partial(with_unreadable, now_s=self._commitlog.clock.wall())
+        size = self._commitlog.segment_size
+        add_to_verdict = partial(verdict_of_copy, size=size, now_s=self._commitlog.clock.wall())
         await self._step(partial(copy.seal, None if source == OUTSIDE else source, add_to_verdict), target)
         progress.phase, progress.done_bytes = "verifying", 0
         await self._repeat(verify_chunk, rate, require_wanted, devices)
@@ -446,7 +447,7 @@ class Mover:
             source = self._commitlog.disk_of(file).path
             log_event(log, logging.INFO, "moved", segment=name, disk=source, target=disk.path)
             self._decisions.copied("moved", name, source, disk.path)
-            self._verdicts.record_moved(file, moved)
+            self._record_verdict(copy, file, moved)
             if copy.unreadable.ranges:
                 self._salvaged.record(moved, copy.unreadable)
             if copy.newly_unreadable.ranges:
@@ -459,6 +460,16 @@ class Mover:
         async with self._changes.lock:
             require_wanted()
             await self._changes.finish(disk, "link", (name,), work, self._timing.publish_s)
+
+    def _record_verdict(self, copy: SegmentCopy, file: Segment, moved: Segment) -> None:
+        """The copy has the verdict on the file, which this daemon may not have read yet. If the disk could not read
+        whether there is one, or the checksum, nothing shows that the content is right."""
+        verdict = parse_recorded(copy.verdict, file.size, self._commitlog.clock.wall())
+        if copy.verdict and verdict is not None:
+            self._verdicts.record_found(file, verdict)
+        self._verdicts.record_moved(file, moved)
+        if copy.verdict is None and verdict is not None:
+            self._verdicts.record(moved, verdict)
 
     async def _end_attribute_changes(self, file: Segment) -> None:
         """Wait until the changes of a file's attributes that have begun have ended. While its name is in flight,

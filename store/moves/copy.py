@@ -81,10 +81,12 @@ class SegmentCopy:
         salvages: bool = False,
         checksum: bytes | None = None,
         keeps_checksum: bool = False,
+        verdict: bytes | None = b"",
     ) -> None:
         """`salvages`: blocks that cannot be read become zeros, and are recorded with the copy; and content that
         differs from `checksum`, the digest that the source has, is copied. `keeps_checksum`: the copy gets no other
-        one."""
+        one. `verdict`: the attribute of the verdict on the source; empty without one, None if the disk cannot read
+        that or the checksum."""
         self._source = source
         self._restored = restored
         self._salvages = salvages
@@ -94,6 +96,7 @@ class SegmentCopy:
         """Those of this move, without what the source lacks since an earlier one. Known once the copy is sealed."""
         self._checksum = checksum
         self._keeps_checksum = keeps_checksum
+        self.verdict = verdict
         self.is_rotten = False
         """Whether everything could be read, and differs from the source's checksum."""
         self._target = -1
@@ -168,11 +171,13 @@ class SegmentCopy:
                 )
 
     def seal(
-        self, disk: DiskNumber | None, add_to_verdict: Callable[[bytes, UnreadableRanges], bytes] | None = None
+        self,
+        disk: DiskNumber | None,
+        add_to_verdict: Callable[[bytes | None, UnreadableRanges], bytes] | None = None,
     ) -> None:
         """Give the copy attributes, mark, verdict and checksum, durably. `disk` holds the source; None for a
-        restored segment. `add_to_verdict` returns the attribute with the verdict on the source, if it is also known
-        that these ranges cannot be read. Raises OSError, and VerificationError if that is not what was checked."""
+        restored segment. `add_to_verdict` returns the attribute of the copy, for that of the source and the ranges
+        that cannot be read. Raises OSError, and VerificationError if that is not what was checked."""
         with self._used():
             if self._restored is not None and self._of_source.digest() != self._restored.digest:
                 raise VerificationError("is not what was checked: it has changed since")
@@ -200,12 +205,13 @@ class SegmentCopy:
             os.fsync(self._target)
             set_direct(self._target)
 
-    def _write_verdict(self, add: Callable[[bytes, UnreadableRanges], bytes] | None) -> None:
+    def _write_verdict(self, add: Callable[[bytes | None, UnreadableRanges], bytes] | None) -> None:
         """The copy gets the verdict on the source. Without room for it there, the daemon still knows it."""
-        verdict = b""
-        with contextlib.suppress(OSError):
-            verdict = os.getxattr(self._source, layout.XATTR_VERDICT)
-        if add is not None and self.newly_unreadable.ranges:
+        if self.verdict is not None:
+            with contextlib.suppress(OSError):  # it was read when the copy began
+                self.verdict = read_verdict(self._source)
+        verdict = self.verdict
+        if add is not None:
             verdict = add(verdict, self.newly_unreadable)
         with contextlib.suppress(OSError):
             if verdict:
@@ -374,26 +380,28 @@ def open_source(
         _sync(source, {*MEDIUM_ERRORS, errno.EROFS} if salvages else ())
         set_direct(source)
         before = unpack(stat_fd(source))
-        is_kept, checksum = _checksum_of(source, before, keeps_checksum, salvages=salvages)
-        return SegmentCopy(source, before, salvages=salvages, checksum=checksum, keeps_checksum=is_kept)
+        verdict, is_kept, checksum = _witnesses_of(source, before, keeps_checksum, salvages=salvages)
+        return SegmentCopy(
+            source, before, salvages=salvages, checksum=checksum, keeps_checksum=is_kept, verdict=verdict
+        )
     except BaseException:
         os.close(source)
         raise
 
 
-def _checksum_of(
+def _witnesses_of(
     source: int, before: FileAttributes, keeps_checksum: Callable[[bytes], bool], *, salvages: bool
-) -> tuple[bool, bytes | None]:
-    """Whether a checksum of a former state counts, and the one that does. `salvages`: whether a copy is made even
-    if the disk cannot read this."""
-    is_kept = True  # if that cannot be read: what a disk that fails returns gets no checksum as if it were right
+) -> tuple[bytes | None, bool, bytes | None]:
+    """The attribute of the verdict, whether a checksum of a former state counts, and the one that does. `salvages`:
+    whether a copy is made even if the disk cannot read this; it gets no checksum then, as if it were right."""
     try:
-        is_kept = keeps_checksum(read_verdict(source))
-        return is_kept, read_checksum(source, before, is_kept=is_kept)
+        verdict = read_verdict(source)
+        is_kept = keeps_checksum(verdict)
+        return verdict, is_kept, read_checksum(source, before, is_kept=is_kept)
     except OSError as error:
         if not salvages or error.errno not in MEDIUM_ERRORS:
             raise
-        return is_kept, None
+        return None, True, None
 
 
 def open_restored(source: int, size: int, restored: Restored) -> SegmentCopy:

@@ -53,11 +53,23 @@ def write_verdict(dirfd: int, name: bytes, ino: int, verdict: Verdict) -> None:
         os.close(fd)
 
 
-def with_unreadable(recorded: bytes, unreadable: UnreadableRanges, now_s: float) -> bytes:
-    """The attribute of a verdict, empty without one, when these ranges, at least one, could not be read either.
-    `now_s` is in seconds since 1970."""
-    found = unreadable_verdict(unreadable.ranges, round(now_s))
-    return format_verdict(combine(parse_verdict(recorded), found))
+def verdict_of_copy(recorded: bytes | None, unreadable: UnreadableRanges, size: int, now_s: float) -> bytes:
+    """The attribute of the copy of a segment, empty without a verdict. `recorded` is that of its source, as of
+    SegmentCopy; `unreadable` are the ranges that could not be read either. `now_s` is in seconds since 1970."""
+    if recorded and not unreadable.ranges:
+        return recorded
+    verdict = parse_recorded(recorded, size, now_s)
+    if unreadable.ranges:
+        verdict = combine(verdict, unreadable_verdict(unreadable.ranges, round(now_s)))
+    return b"" if verdict is None else format_verdict(verdict)
+
+
+def parse_recorded(recorded: bytes | None, size: int, now_s: float) -> Verdict | None:
+    """The verdict in such an attribute; UNKNOWN if it cannot be read or parsed."""
+    if recorded == b"":
+        return None
+    verdict = None if recorded is None else parse_verdict(recorded)
+    return whole_verdict(Kind.UNKNOWN, size, round(now_s)) if verdict is None else verdict
 
 
 def remove_verdict(dirfd: int, name: bytes, ino: int, *, binds_checksum: bool) -> None:

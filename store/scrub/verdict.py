@@ -57,7 +57,8 @@ class Kind(Enum):
     WRITE_LOST = "write-lost"
     """The disk has refused what was written to it (store/disks/lost_writes.py): memory may show what it lacks."""
     UNKNOWN = "unknown"
-    """There is a record of damage that cannot be read: it is damaged itself, or of a newer version."""
+    """There is a record of damage that cannot be read: it is damaged itself, or of a newer version; or the segment
+    was moved from a disk that could not read whether there is one, or the checksum."""
 
     @property
     def keeps_checksum(self) -> bool:

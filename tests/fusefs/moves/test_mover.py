@@ -26,7 +26,7 @@ from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.moves.mark import source_of, write_mark
 from commitlogfs.store.pool.catalog import NEWEST_KEPT
-from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
+from commitlogfs.store.scrub.verdict import Kind, format_verdict, parse_verdict, whole_verdict
 
 
 def place(parts: Parts, index: int) -> Path:
@@ -68,6 +68,43 @@ def test_a_touched_damaged_segment_is_compared_as_before(parts: Parts, knows: st
     let_go(parts)
     assert known_digest(place(parts, 1)) == right
     assert is_valid(place(parts, 1))
+
+
+def test_a_verdict_that_no_task_has_read_yet_goes_with_a_move(parts: Parts) -> None:
+    """A former daemon has recorded it. It counts for the file, too, if the move is undone."""
+    file, verdict = segment(parts, 1), whole_verdict(Kind.ROTTED, SIZE, 5)
+    os.setxattr(place(parts, 1), layout.XATTR_VERDICT, format_verdict(verdict))
+    move(parts, 1)
+    assert parts.verdicts.present() == [(segment(parts, 1), verdict)]
+    assert segment(parts, 1) is not file
+    parts.commitlog.record_put_back(segment(parts, 1), file, file.attributes)
+    assert parts.verdicts.present() == [(file, verdict)]
+
+
+@pytest.mark.parametrize("attribute", [layout.XATTR_VERDICT, layout.XATTR_CHECKSUM])
+def test_a_copy_is_not_well_if_the_disk_cannot_read_the_attributes(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, attribute: str
+) -> None:
+    """Nothing shows that the disk returns the right content. Without --failing, nothing is moved."""
+    file, read = segment(parts, 1), os.getxattr
+
+    def fail(path: int | str, name: str, *, follow_symlinks: bool = True) -> bytes:
+        if name == attribute and isinstance(path, int) and os.fstat(path).st_ino == file.ino:
+            raise OSError(errno.EIO, "injected")
+        return read(path, name, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(os, "getxattr", fail)
+    with pytest.raises(StoreError):
+        move(parts, 1)
+    trio.run(partial(parts.mover.move, file, other(parts, 1), lambda: 0, lambda: True, salvages=True))
+    copy = segment(parts, 1)
+    assert copy is not file
+    assert parts.verdicts.kind_of(copy) is Kind.UNKNOWN
+    let_go(parts)
+    recorded_verdict = parse_verdict(read(place(parts, 1), layout.XATTR_VERDICT))
+    assert recorded_verdict is not None
+    assert recorded_verdict.kind is Kind.UNKNOWN
+    assert known_digest(place(parts, 1)) is None
 
 
 @pytest.mark.parametrize(("kind", "has_one"), [(Kind.ROTTED, False), (Kind.WRITTEN_BROKEN, True)])

@@ -8,7 +8,7 @@ import pytest
 
 from commitlogfs.store import layout
 from commitlogfs.store.moves.unreadable import UnreadableRanges
-from commitlogfs.store.scrub.recorded import Recorded, find_recorded, with_unreadable
+from commitlogfs.store.scrub.recorded import Recorded, find_recorded, verdict_of_copy
 from commitlogfs.store.scrub.verdict import Kind, Range, Verdict, format_verdict, parse_verdict, whole_verdict
 
 SIZE = 8192
@@ -84,5 +84,5 @@ def test_a_right_verdict_beside_such_ranges_stays(file: Path, dirfd: int) -> Non
 @pytest.mark.parametrize("raw", [RECORD[:-1], NEWER])
 def test_a_move_that_cannot_read_more_records_that_instead(raw: bytes) -> None:
     """The rest of the segment was read meanwhile."""
-    combined = parse_verdict(with_unreadable(raw, UnreadableRanges([(0, 4096)]), 1_800_000_009.0))
+    combined = parse_verdict(verdict_of_copy(raw, UnreadableRanges([(0, 4096)]), 8192, 1_800_000_009.0))
     assert combined == Verdict(Kind.UNREADABLE, 1_800_000_009, (Range(0, 4096),))
