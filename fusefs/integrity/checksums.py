@@ -67,7 +67,7 @@ class _Outcome(Enum):
     PRESENT = auto()
     """It has a checksum already."""
     INCOMPLETE = auto()
-    """It gets none: a part of it could not be read when it was moved."""
+    """It gets none while it has a record of parts that could not be read when it was moved."""
     DAMAGED = auto()
     """It gets none while it has its verdict, which may not be known yet, and it had none before."""
     WRONG_SIZE = auto()
@@ -93,8 +93,6 @@ class _Worker:
         self.dropped: set[tuple[BaseOffset, int]] = set()
         """Those of the newest segments, with their inodes, that certainly have no checksum."""
         self.retry_at_s: dict[tuple[BaseOffset, int], float] = {}
-        self.incomplete: set[tuple[BaseOffset, int]] = set()
-        """Segments that get none, because a part of them could not be read when they were moved."""
         self.swept_s = self._clock.monotonic()
         self.job: _Job | None = None
 
@@ -239,7 +237,7 @@ class Checksums:
 
     def _is_due(self, worker: _Worker, segment: Segment) -> bool:
         key = segment.base_offset, segment.ino
-        if worker.retry_at_s.get(key, 0.0) > self._clock.monotonic() or key in worker.incomplete:
+        if worker.retry_at_s.get(key, 0.0) > self._clock.monotonic():
             return False
         return self._may_compute(segment) and not self._commitlog.expires_within(segment, self._timing.life_left_s)
 
@@ -289,7 +287,6 @@ class Checksums:
         worker.swept_s, dirfd = self._clock.monotonic(), worker.disk.dirfd
         lacking = self._commitlog.catalog.without_checksum(worker.disk.number)
         worker.retry_at_s = {key: at_s for key, at_s in worker.retry_at_s.items() if key[0] in lacking}
-        worker.incomplete = {key for key in worker.incomplete if key[0] in lacking}
         segments = self._commitlog.catalog.on_disk(worker.disk.number)
         known = [segment.attributes for segment in segments]
         names = [format_segment_name(segment.base_offset) for segment in segments]
@@ -354,7 +351,7 @@ class Checksums:
             case _Outcome.COMPUTED | _Outcome.PRESENT:
                 await self._read(worker, [segment.base_offset])
             case _Outcome.INCOMPLETE:
-                worker.incomplete.add(key)
+                worker.retry_at_s[key] = self._clock.monotonic() + self._timing.failed_retry_s
             case _Outcome.WRONG_SIZE:
                 worker.retry_at_s[key] = self._clock.monotonic() + self._timing.changed_retry_s
                 await self._refresh(segment)

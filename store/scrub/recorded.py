@@ -74,7 +74,8 @@ def parse_recorded(recorded: bytes | None, size: int, now_s: float) -> Verdict |
 
 def remove_verdict(dirfd: int, name: bytes, ino: int, *, binds_checksum: bool) -> None:
     """Durable; also on a read-only filesystem if the file records none. `binds_checksum`: the checksum that the
-    file has, of whatever state, is bound to the present one: no other one is computed. Raises OSError."""
+    file has, of whatever state, is bound to the present one: no other one is computed. A damaged record of
+    unreadable ranges stands for a verdict, and is removed, too. Raises OSError."""
     if binds_checksum:
         fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
         try:
@@ -82,7 +83,12 @@ def remove_verdict(dirfd: int, name: bytes, ino: int, *, binds_checksum: bool) -
         finally:
             os.close(fd)
     path = f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}"
-    if layout.XATTR_VERDICT in os.listxattr(path, follow_symlinks=False):
+    present = os.listxattr(path, follow_symlinks=False)
+    if layout.XATTR_UNREADABLE in present:
+        raw = os.getxattr(path, layout.XATTR_UNREADABLE, follow_symlinks=False)
+        if not parse_unreadable(raw).ranges:
+            durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_UNREADABLE)
+    if layout.XATTR_VERDICT in present:
         durable.remove_file_xattr(dirfd, name, ino, layout.XATTR_VERDICT)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from commitlogfs.store import layout
 from commitlogfs.store.moves.unreadable import UnreadableRanges
-from commitlogfs.store.scrub.recorded import Recorded, find_recorded, verdict_of_copy
+from commitlogfs.store.scrub.recorded import Recorded, find_recorded, remove_verdict, verdict_of_copy
 from commitlogfs.store.scrub.verdict import Kind, Range, Verdict, format_verdict, parse_verdict, whole_verdict
 
 SIZE = 8192
@@ -79,6 +79,16 @@ def test_a_right_verdict_beside_such_ranges_stays(file: Path, dirfd: int) -> Non
     os.setxattr(file, layout.XATTR_VERDICT, RECORD)
     os.setxattr(file, layout.XATTR_UNREADABLE, b"?")
     assert (read(dirfd).verdict, read(dirfd).illegible) == (VERDICT, "")
+
+
+@pytest.mark.parametrize(("raw", "stays"), [(b"?", False), (b"[[0,4096]]", True)])
+def test_a_damaged_record_of_unreadable_ranges_can_be_cleared(
+    file: Path, dirfd: int, raw: bytes, *, stays: bool
+) -> None:
+    os.setxattr(file, layout.XATTR_UNREADABLE, raw)
+    os.setxattr(file, layout.XATTR_VERDICT, RECORD)
+    remove_verdict(dirfd, os.fsencode(file.name), file.stat().st_ino, binds_checksum=True)
+    assert os.listxattr(file) == ([layout.XATTR_UNREADABLE] if stays else [])
 
 
 @pytest.mark.parametrize("raw", [RECORD[:-1], NEWER])
