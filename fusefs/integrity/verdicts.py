@@ -51,7 +51,7 @@ class Verdicts:
         self._replaced: dict[tuple[DiskNumber, int], tuple[Segment, Verdict]] = {}
         """Damaged files of repaired segments, by disk and inode."""
         self._to_find = {number: trio.Event() for number in commitlog.disks}
-        self._changed = trio.Event()
+        self._changed = {number: trio.Event() for number in commitlog.disks}
         self._locks = {number: trio.Lock() for number in commitlog.disks}
         """Held while a disk writes or removes a verdict."""
 
@@ -63,15 +63,15 @@ class Verdicts:
 
     async def _run_on(self, disk: DiskNumber) -> None:
         while True:
-            changed = self._changed
+            changed = self._changed[disk]
             for segment in self.unrecorded_on(disk):
                 await self.record_on_disk(segment)
             with trio.move_on_after(self._timing.retry_s):
                 await changed.wait()
 
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+    def _wake(self, disk: DiskNumber) -> None:
+        self._changed[disk].set()
+        self._changed[disk] = trio.Event()
 
     async def await_loaded(self) -> None:
         """Wait until the verdicts of former daemons are known, but not for long."""
@@ -146,7 +146,7 @@ class Verdicts:
             return False
         files = (segment,) if before is None else before.files
         self._known[segment.base_offset] = _Known(combined, files, [])
-        self._wake()
+        self._wake(segment.disk)
         if before is None or before.verdict.kind is not combined.kind:
             self._commitlog.counters.damaged[combined.kind.value] += 1
         log_event(
@@ -191,14 +191,14 @@ class Verdicts:
             self._known[segment.base_offset] = _Known(verdict, (segment,), [segment] if is_recorded else [])
         else:  # this daemon has found the damage again
             known.verdict, known.recorded = combine(verdict, known.verdict), []
-        self._wake()
+        self._wake(segment.disk)
 
     def record_moved(self, file: Segment, copy: Segment) -> None:
         """The copy is the segment from now on."""
         known = self._known.get(file.base_offset)
         if known is not None and file in known.files:
             known.files = (*known.files, copy)
-            self._wake()
+            self._wake(copy.disk)
 
     def record_repaired(self, file: Segment) -> None:
         """A right copy has taken the place of a damaged file."""
@@ -211,7 +211,7 @@ class Verdicts:
         for key, (file, verdict) in tuple(self._replaced.items()):
             if self._commitlog.catalog.by_ino(*key) is file:
                 self._known[file.base_offset] = _Known(verdict, (file,), [])
-                self._wake()
+                self._wake(file.disk)
             elif self._commitlog.others.get(*key) is file:
                 continue
             del self._replaced[key]

@@ -153,6 +153,9 @@ class _Check:
             else:
                 end = position + record.total_size
                 if not record.body_crc_ok or record.property_crc_ok is False:
+                    if self._is_too_damaged():
+                        self._give_up(position, "too many messages are damaged")
+                        return
                     self._add(
                         position, end, "the checksum of the message is wrong", self._name(position, data, record)
                     )
@@ -174,9 +177,8 @@ class _Check:
         written = self._next_written(position)
         if written is None:  # a segment that was sealed early, or never written to
             return None
-        if len(self.chain.damages) >= _MOST_DAMAGES:
-            self._load_rest()
-            self._add(position, self._size, reason, None)
+        if self._is_too_damaged():
+            self._give_up(position, reason)
             return self._size
         end = self._next_record(max(position + 1, written - SIZE_AND_MAGIC_BYTES))
         length = end - position
@@ -188,6 +190,15 @@ class _Check:
         message = name_message(head, length, self._base_offset, position, self._pause)
         self._add(position, end, reason, message)
         return end
+
+    def _is_too_damaged(self) -> bool:
+        return len(self.chain.damages) >= _MOST_DAMAGES
+
+    def _give_up(self, position: int, reason: str) -> None:
+        """Count the rest of the segment as damaged."""
+        self._load_rest()
+        self._add(position, self._size, reason, None)
+        self.chain.end = self._size
 
     def _distrust_blank(self, position: int) -> None:
         """The blank record has no log offset. Without a sound record before it, it may be that of another segment,

@@ -19,6 +19,7 @@ from support.clocks import SetClock
 from support.pooled import PATIENT, SIZE, Parts, make, open_parts, place, segment
 from support.records import make_sealed
 from support.waiting import PATIENCE_S, until
+from trio.testing import wait_all_tasks_blocked
 
 from commitlogfs.fusefs.integrity import scrub as module
 from commitlogfs.fusefs.integrity import verdicts as verdicts_module
@@ -1259,6 +1260,32 @@ def test_verdicts_on_one_disk_do_not_wait_for_another(parts: Parts, monkeypatch:
         trio.run(run)
     finally:
         answered.set()
+
+
+def test_a_verdict_on_one_disk_makes_no_other_disk_try_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts, full = list[bytes](), parts.commitlog.disks[DiskNumber(1)].dirfd
+
+    def write(dirfd: int, name: bytes, *record: Any) -> None:
+        attempts.append(name)
+        if dirfd == full:
+            raise OSError(errno.ENOSPC, "injected")
+        write_verdict(dirfd, name, *record)
+
+    monkeypatch.setattr(verdicts_module, "write_verdict", write)
+    first, others = segment(parts, 0), [segment(parts, 1), segment(parts, 4)]
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(parts.verdicts.run)
+            for one in (first, *others):
+                parts.verdicts.record(one, whole_verdict(Kind.ROTTED, SIZE, 5))
+                await until(lambda one=one: one.name in attempts)
+                await until(lambda one=one: one is first or parts.verdicts.is_recorded(one))
+            await wait_all_tasks_blocked(0.1)
+            nursery.cancel_scope.cancel()
+
+    trio.run(run)
+    assert attempts == [first.name, *(one.name for one in others)]
 
 
 @pytest.mark.parametrize("found", ["nothing", "damaged", "a newer version", "an error"])

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from support.records import V1, V2, make_blank, make_record, make_sealed
 from support.scrubs import Placed, records_of
 
+from commitlogfs.store.record_layout import BODY_AT
+from commitlogfs.store.scrub import chain as chain_module
 from commitlogfs.store.scrub.chain import Chain, check_chain
 from commitlogfs.store.scrub.verdict import Damage, Range
 from commitlogfs.store.segment import BaseOffset
@@ -54,6 +56,18 @@ def require_named(chain: Chain, placed: Placed) -> None:
 def test_a_sound_chain_has_no_damage(chunk: int) -> None:
     chain = check(CONTENT, chunk)
     assert (chain.damages, chain.has_end, chain.end) == ([], True, RECORDS[-1].end)
+
+
+def test_the_number_of_damaged_messages_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_module, "_MOST_DAMAGES", 2)
+    content = bytearray(CONTENT)
+    for placed in RECORDS[3:6]:
+        content[placed.position + BODY_AT] ^= 1
+    chain = check(bytes(content))
+    found = [damage.range for damage in chain.damages]
+    assert found == [*((placed.position, placed.end) for placed in RECORDS[3:5]), (RECORDS[5].position, SIZE)]
+    content[RECORDS[5].position + BODY_AT] ^= 1
+    assert len(check(bytes(content)).damages) == 2
 
 
 @pytest.mark.parametrize("field", CHAIN_FIELDS)
