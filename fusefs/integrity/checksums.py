@@ -110,7 +110,7 @@ class _Worker:
                 return _Outcome.INCOMPLETE
             kind = job.kind or recorded_kind(hashing.verdict)
             if kind is not None and kind.keeps_checksum:
-                is_bound = kind.binds_checksum and hashing.rebind()
+                is_bound = kind.is_mismatch and hashing.rebind()
                 return _Outcome.PRESENT if is_bound else _Outcome.DAMAGED
             if not hashing.is_at_rest:
                 return _Outcome.TOO_RECENT

@@ -224,7 +224,7 @@ class Verdicts:
             disk = self._commitlog.disk_of(segment)
             async with self._locks[disk.number]:
                 kind = self.kind_of(segment)
-                binds = kind is not None and kind.binds_checksum
+                binds = kind is not None and kind.is_mismatch
                 remove = partial(remove_verdict, disk.dirfd, segment.name, segment.ino, binds_checksum=binds)
                 try:
                     await self._threads.run_within(disk.number, self._timing.record_s, remove)

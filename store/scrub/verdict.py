@@ -67,10 +67,11 @@ class Kind(Enum):
         return self is not Kind.WRITTEN_BROKEN
 
     @property
-    def binds_checksum(self) -> bool:
-        """Whether the checksum, too, is that of what the file should have, so that it is bound to the present state
-        of the file. After a lost write, it may be that of what the disk has had before."""
-        return self.keeps_checksum and self is not Kind.WRITE_LOST
+    def is_mismatch(self) -> bool:
+        """Whether the content is known to differ from the segment's checksum: that was valid when the damage was
+        found, and is bound to the file anew when the file changes. A segment that cannot be read, or has lost
+        writes, may have been written to before."""
+        return self in (Kind.ROTTED, Kind.HEADER_OR_PADDING)
 
 
 _SEVERITY: Final = (
@@ -153,7 +154,7 @@ class Verdict:
     @property
     def is_mismatch(self) -> bool:
         """Whether the content is known to differ from the segment's checksum."""
-        return self.kind in (Kind.ROTTED, Kind.HEADER_OR_PADDING)
+        return self.kind.is_mismatch
 
 
 def decide(evidence: Evidence, now_s: int) -> Verdict | None:
