@@ -8,7 +8,7 @@ file, which is on record as a leftover from the end of the create on.
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 
 import trio
@@ -30,6 +30,7 @@ class Attempt:
 
     def __init__(self, disk: DiskFiles) -> None:
         self.disk = disk
+        self.begun_s = trio.current_time()
         self.fd = -1
         self.file: Segment | None = None
         """The file, a leftover unless it becomes the segment; set when it has its blocks."""
@@ -76,8 +77,14 @@ class AttemptsUnderWay:
     def end(self, attempt: Attempt) -> None:
         self._attempts.discard(attempt)
 
-    def disks(self) -> set[DiskNumber]:
-        return {attempt.disk.number for attempt in self._attempts}
+    def silent_since_s(self) -> dict[DiskNumber, float]:
+        """The disks that have not answered, each with the time at which the oldest attempt there has begun."""
+        since_s: dict[DiskNumber, float] = {}
+        for attempt in self._attempts:
+            if not attempt.has_ended:
+                number = attempt.disk.number
+                since_s[number] = min(since_s.get(number, math.inf), attempt.begun_s)
+        return since_s
 
 
 class Attempts:
@@ -112,8 +119,12 @@ class Attempts:
 
     @property
     def is_any_silent(self) -> bool:
-        """Whether a disk has neither made the file nor refused it."""
-        return not all(attempt.has_ended for attempt in self._attempts)
+        """Whether there is one of `silent`."""
+        return bool(self.silent())
+
+    def silent(self) -> set[DiskNumber]:
+        """Disks that have neither made the file nor refused it."""
+        return {attempt.disk.number for attempt in self._attempts if not attempt.has_ended}
 
     async def ask(self, disks: Iterable[DiskFiles], deadline: float) -> Attempt | None:
         """Ask one disk after the other, until one has given the file its name, or none is left: the next one when
@@ -134,6 +145,32 @@ class Attempts:
         """The first attempt whose file has its name; None at the deadline, or when all have failed. Raises the
         error of an attempt, unless it is its disk's fault."""
         return await self._named(deadline, lambda: math.inf if self.is_any_silent else -math.inf)
+
+    async def named_soon(self, soon: float, deadline: float) -> Attempt | None:
+        """As `named`, but until `soon` if no disk has its blocks by then; each that has gets the time for its
+        link."""
+
+        def ends_at() -> float:
+            if not self.is_any_silent:
+                return -math.inf
+            is_any_ready = any(attempt.is_ready for attempt in self._attempts)
+            return math.inf if is_any_ready else max(soon, self._links_until_s())
+
+        return await self._named(deadline, ends_at)
+
+    @contextlib.asynccontextmanager
+    async def cancelling(self) -> AsyncIterator[None]:
+        """The body is cancelled when an attempt has named the file, or has failed so that the create fails."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_named, nursery.cancel_scope)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _cancel_when_named(self, scope: trio.CancelScope) -> None:
+        with contextlib.suppress(Exception):  # the next `named` raises it
+            if await self.named(math.inf) is None:
+                return
+        scope.cancel()
 
     async def _named(self, deadline: float, ends_at: Callable[[], float]) -> Attempt | None:
         """`ends_at` returns, again after each change, until when an answer is waited for."""

@@ -1,7 +1,9 @@
 """Creates: on the first disk of the plan that takes the segment, within the time that a broker waits."""
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
 import trio
@@ -32,6 +34,8 @@ from commitlogfs.store.segment import format_segment_name
 
 log = logging.getLogger(__name__)
 
+Reclaim = Callable[[Callable[[], Collection[DiskNumber]]], Awaitable[bool]]
+"""As Retention.reclaim: forced deletion for a create. It asks which disks do not answer."""
 SLOW_CREATE_S = 0.01
 """The broker warns about a segment that took longer."""
 
@@ -48,10 +52,10 @@ class Creation:
         usage: UsageMonitor,
         background: BackgroundSync,
         observer: Observer,
-        reclaim: Callable[[], Awaitable[bool]],
+        reclaim: Reclaim,
     ) -> None:
-        """`reclaim` is called, with the lock of all names held, when every disk is full; it returns whether the
-        create is worth another attempt."""
+        """`reclaim` is called, with the lock of all names held, when every disk that answers is full; it returns
+        whether the create is worth another attempt."""
         self._commitlog = commitlog
         self._timing = commitlog.timing.requests
         self._disks = disks
@@ -61,6 +65,8 @@ class Creation:
         self._background = background
         self._observer = observer
         self._reclaim = reclaim
+        self._patience_s = self._timing.create_s - self._timing.link_s - self._timing.reclaim_s
+        """How long silent disks are waited for before space is reclaimed beside them: as long as it can be."""
         self._last_refusal: NoDiskAvailableError | None = None
         self._under_way = AttemptsUnderWay(disks)
 
@@ -113,10 +119,11 @@ class Creation:
                 raise
         return await self._create_somewhere(name, owner, link_deadline)
 
-    async def _reclaimed(self, link_deadline: float) -> bool:
-        """Whether segments were removed, or may have been, so that the create is worth another attempt."""
+    async def _reclaimed(self, link_deadline: float, attempts: Attempts | None = None) -> bool:
+        """Whether segments were removed, or may have been, so that the create is worth another attempt. `attempts`
+        are under way."""
         with trio.move_on_at(min(trio.current_time() + self._timing.reclaim_s, link_deadline)):
-            return await self._reclaim()
+            return await self._reclaim(partial(self._silent, attempts))
         return trio.current_time() < link_deadline
 
     async def _create_somewhere(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
@@ -159,9 +166,11 @@ class Creation:
     async def _first_named(self, attempts: Attempts, plan: CreatePlan, link_deadline: float) -> Attempt:
         """The attempt that has made the file. Raises NoDiskAvailableError if all disks have refused, or none has
         answered in time, also to an earlier create of this name; and as Attempts.named."""
-        hung = self._under_way.disks()  # by earlier creates; these are asked last
+        hung = self._under_way.silent_since_s()  # to earlier creates; these are asked last
         disks = [self._disks[number] for number in sorted(plan.order, key=hung.__contains__)]
         winner = await attempts.ask(disks, link_deadline)
+        if winner is None:
+            winner = await self._ask_after_reclaim(attempts, plan, link_deadline)
         if winner is None:
             winner = await attempts.named(link_deadline + self._timing.link_s)
         if winner is not None:
@@ -171,6 +180,36 @@ class Creation:
                 f"{plan.name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
             )
         raise self._commitlog.admission.no_disk_left(self._commitlog.clock.monotonic())
+
+    async def _ask_after_reclaim(
+        self, attempts: Attempts, plan: CreatePlan, link_deadline: float
+    ) -> Attempt | None:
+        """If only silent disks have room: reclaim space on another disk, and ask that one, too, unless a silent one
+        answers before. This begins as late as the time of the create allows. Returns and raises as Attempts.named.
+        """
+        since_s = self._under_way.silent_since_s()
+        soon = max((since_s[number] + self._patience_s for number in attempts.silent()), default=-math.inf)
+        latest = link_deadline - self._timing.reclaim_s
+        winner = await attempts.named_soon(min(soon, latest), link_deadline)
+        if winner is not None or not self._silent(attempts):
+            return winner
+        has_reclaimed = False
+        async with attempts.cancelling():
+            has_reclaimed = await self._reclaimed(link_deadline, attempts)
+        winner = await attempts.named(trio.current_time())
+        if winner is not None or not has_reclaimed:
+            return winner
+        with contextlib.suppress(NoDiskAvailableError):  # the silent ones may make it yet
+            silent = self._silent(attempts)
+            order = self._commitlog.plan_create(plan.name).order
+            return await attempts.ask([self._disks[one] for one in order if one not in silent], link_deadline)
+        return None
+
+    def _silent(self, attempts: Attempts | None = None) -> set[DiskNumber]:
+        """Disks that have not answered: for a while, or to these attempts."""
+        long_ago_s = trio.current_time() - self._patience_s
+        silent = {number for number, since_s in self._under_way.silent_since_s().items() if since_s <= long_ago_s}
+        return silent if attempts is None else silent | attempts.silent()
 
     def _record_moved_on(self, plan: CreatePlan, error: DiskError, failures: list[str]) -> None:
         self._observer.placement_skipped(type(error).__name__)

@@ -4,7 +4,7 @@ import errno
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -128,11 +128,12 @@ class Retention:
             return frozenset(self._commitlog.disks)
         return frozenset() if self._refused is None else frozenset({self._refused.disk})
 
-    async def reclaim(self) -> bool:
+    async def reclaim(self, silent: Callable[[], Collection[DiskNumber]]) -> bool:
         """Remove segments for a create that found no disk and holds the lock of all names. Returns whether any
-        went."""
+        went. `silent` returns the disks that have not answered a create: they count as without room, and the oldest
+        segment of one of them keeps all later ones."""
         is_any_removed = False
-        while await self._remove(self._choose_for_create()):
+        while await self._remove(self._choose_for_create(silent())):
             is_any_removed = True
         return is_any_removed
 
@@ -180,17 +181,19 @@ class Retention:
         self._report(decision.alerts)
         return self._first_of(decision)
 
-    def _choose_for_create(self) -> Removal | None:
-        return self._first_of(self._decide(for_create=True))
+    def _choose_for_create(self, silent: Collection[DiskNumber]) -> Removal | None:
+        """The pressure is not followed: to the rules of a cycle, the figures of silent disks count."""
+        snapshot = self._observe().without_figures_of(silent)
+        return self._first_of(decide(self.rules, self._state, snapshot, for_create=True)[0])
 
     def reset_clock_baseline(self) -> None:
         """Make the next daemon accept the present time: an operator restarts this one on purpose."""
         self._memory.record_clock_lead(None)
 
-    def _decide(self, *, for_create: bool = False) -> Decision:
+    def _decide(self) -> Decision:
         if self._state.clock is None:
             self._state = replace(self._state, clock=self._known_clock())
-        decision, self._state = decide(self.rules, self._state, self._observe(), for_create=for_create)
+        decision, self._state = decide(self.rules, self._state, self._observe())
         return decision
 
     def _known_clock(self) -> ClockWatch:

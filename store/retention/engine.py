@@ -5,7 +5,7 @@ does not happen. Segments are removed oldest first.
 
     FORCE   begins when every writable disk (trigger ALL), or any (ANY), has been at or above `force` for
             force_after; ends when one disk (ALL), or each of those (ANY), is below `resume`
-    FULL    begins when a create finds every disk full; ends when a disk takes a segment
+    FULL    begins when a create finds every disk full that answers; ends when a disk takes a segment
     AGE     in mode FILESYSTEM, removes expired segments in the hours of delete_when, or at once above `clean`
     punch   if every disk is full nevertheless, frees the blocks of segments that were removed by force and are
             still open
@@ -215,7 +215,7 @@ def _plan_full(snapshot: Snapshot) -> tuple[PlannedRemoval, ...]:
     def one_takes_a_segment(usages: Usages) -> bool:
         return any(takes_one(number, usage) for number, usage in usages.items())
 
-    reason = "every disk is full and a new segment is requested; ends when a disk takes it"
+    reason = "every disk that answers is full and a new segment is requested; ends when a disk takes it"
     return tuple(
         PlannedRemoval(segment, Rule.FULL, reason) for segment in plan_prefix(snapshot, one_takes_a_segment) or ()
     )

@@ -1,7 +1,7 @@
 """Input of the rules: disks, log and clocks at one moment. Pure data."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from commitlogfs.store.disks.disk import DiskState
@@ -129,3 +129,8 @@ class Snapshot:
     def writable(self) -> tuple[DiskFacts, ...]:
         """Disks that take segments. Only their fill levels count."""
         return tuple(disk for disk in self.disks if disk.takes_segments)
+
+    def without_figures_of(self, silent: Collection[DiskNumber]) -> "Snapshot":
+        """The same, without the figures of these disks: they may be old."""
+        disks = tuple(replace(disk, measured=None) if disk.number in silent else disk for disk in self.disks)
+        return replace(self, disks=disks)

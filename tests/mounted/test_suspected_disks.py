@@ -1,6 +1,7 @@
 """A disk in trouble is judged by evidence: a hiccup costs nothing, and what cannot be removed leaves no hole."""
 
 import contextlib
+import errno
 import os
 import subprocess
 import time
@@ -11,7 +12,7 @@ import pytest
 from support.filling import fill_and_await, status, used_percent
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk
-from support.pools import MIB, PoolMount
+from support.pools import MIB, PoolMount, segment_bytes
 from support.timings import SOON_CHECKED, SOON_LOST
 from support.waiting import PATIENCE_S, eventually
 
@@ -73,6 +74,35 @@ def test_a_hiccup_removes_nothing_and_is_forgotten(disk_farm: DiskFarm, make_poo
     assert "disk-failed" not in alerts(pool)
     st = os.statvfs(pool.mountpoint)
     assert 100 * (st.f_blocks - st.f_bfree) < 75 * st.f_blocks  # it has its say
+
+
+@pytest.mark.alone
+def test_creates_beside_a_hung_disk_remove_the_oldest(disk_farm: DiskFarm, make_pool: MakePool) -> None:
+    """Only the disk that hangs has room. Its own oldest segment keeps all later ones."""
+    disks = [disk_farm.add() for _ in range(3)]
+    directories = [disk.path / "commitlog" for disk in disks]
+    for directory in directories:
+        directory.mkdir(mode=0o700)
+    pool = make_pool(disks=directories, retention={"interval": '"1s"', "force_after": '"24h"'})
+    pool.start()
+    pool.make_segments(range(6))
+    assert [pool.disk_of(index) for index in range(3)] == [0, 1, 2]
+    for number in (0, 1):
+        fill_and_await(pool, number, 90.5)
+    with frozen(disks[2]) as thaw:
+        pool.make_segments([6, 7])
+        assert listed(pool) == list(range(2, 8))
+        assert [pool.disk_of(index) for index in (6, 7)] == [0, 1]
+        with pytest.raises(OSError) as refused:  # noqa: PT011
+            pool.make_segments([8])
+        assert refused.value.errno == errno.EIO
+        assert listed(pool) == list(range(2, 8))
+        thaw()
+    pool.make_segments([8])
+    assert pool.disk_of(8) == 2
+    assert listed(pool) == list(range(2, 9))
+    assert pool.path(7).read_bytes()[:4096] == segment_bytes(7, 4096)
+    assert 'commitlogfs_segments_removed_total{pool="test",reason="full"} 2.0' in pool.metrics()
 
 
 def test_a_disk_that_turned_read_only_ends_the_prefix(disk_farm: DiskFarm, make_pool: MakePool) -> None:

@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from support.files import names_in
-from support.pooled import OURS, PATIENT, Parts, name_of, open_parts
+from support.pooled import OURS, PATIENT, SIZE, Parts, name_of, open_parts
+from support.rooms import Room
 from support.waiting import PATIENCE_S, eventually
 from trio.testing import MockClock
 
@@ -22,9 +24,11 @@ from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.errors import NoDiskAvailableError
-from commitlogfs.store.files import allocate, safe_open
+from commitlogfs.store.files import allocate, remove, safe_open
 from commitlogfs.store.files.attributes import stat_fd
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.pool.catalog import Role, Segment
+from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.timing import RequestTiming
 
@@ -59,20 +63,28 @@ class Silence:
     def release_all(self) -> None:
         self.release(*self._released)
 
+    def begin(self, *numbers: int) -> None:
+        """These disks do not answer any more, and nobody has been asked yet."""
+        self.begun.clear()
+        for number in numbers:
+            self._released[DiskNumber(number)].clear()
+
 
 class Life:
     """Three disks, of which none is released, and a create in virtual time."""
 
-    def __init__(self, parts: Parts, clock: MockClock, silence: Silence) -> None:
+    def __init__(self, parts: Parts, clock: MockClock, silence: Silence, room: Room) -> None:
         self.parts = parts
         self.clock = clock
         self.silence = silence
+        self.room = room
+        self.name = NAME
         self.handle: Handle | None = None
         self.error: Exception | None = None
 
     async def _create(self) -> None:
         try:
-            self.handle = await self.parts.creation.create(NAME, OURS)
+            self.handle = await self.parts.creation.create(self.name, OURS)
         except NoDiskAvailableError as error:
             self.error = error
 
@@ -127,6 +139,32 @@ class Life:
             await self.passes(MOMENT_S)
         assert self.error is not None
 
+    async def full_but_for(self, silent: int, places: list[int]) -> None:
+        """One disk has room, and does not answer any more. The others are full, and answer. Of the segments that
+        there are, each is on the disk that `places` says."""
+        self.silence.release_all()
+        for index, place in enumerate(places):
+            await self.leaves({place: 1})
+            handle = await self.parts.creation.create(name_of(index), OURS)
+            assert handle.file.disk == place
+            os.ftruncate(handle.fd, SIZE)
+            await self.parts.attributes.refresh(handle.file)
+            await self.parts.handles.release(inodes.encode(handle.file))
+        self.name = name_of(len(places))
+        await self.leaves({silent: 10})
+        self.silence.begin(silent)
+
+    async def leaves(self, segments: dict[int, int]) -> None:
+        """So many segments have space on these disks, and none on the others."""
+        for number in self.parts.commitlog.disks:
+            self.room.leave(number, segments.get(number, 0))
+        await self.parts.usage.refresh(0)
+
+    @property
+    def indexes(self) -> list[int]:
+        """The segments of the log."""
+        return [segment.base_offset // SIZE for segment in self.parts.commitlog.catalog]
+
     def leftovers(self) -> list[int]:
         """Disks on which the log expects an empty file."""
         roles = (Role.GIVEN_UP, Role.LINKING)
@@ -180,7 +218,8 @@ def live(
     def run(call: str, life: Callable[[Life], Awaitable[None]]) -> None:
         clock = MockClock()
         with open_parts(workdir, timing=replace(PATIENT, requests=DEFAULTS)) as parts:
-            silence = Silence(parts)
+            silence, room = Silence(parts), Room(parts)
+            parts.retention.rules = RetentionRules()
             reserve, link, is_absent = allocate.reserve, safe_open.link_unnamed, allocate.is_certainly_absent
 
             async def live_and_release(with_disks: Life) -> None:
@@ -208,7 +247,8 @@ def live(
                     patch.setattr(safe_open, "link_unnamed", silent_link)
                 else:
                     patch.setattr(allocate, "is_certainly_absent", silent_absence)
-                trio.run(live_and_release, Life(parts, clock, silence), clock=clock)
+                patch.setattr(os, "statvfs", room.statvfs)
+                trio.run(live_and_release, Life(parts, clock, silence, room), clock=clock)
 
     return run
 
@@ -559,3 +599,198 @@ def test_a_link_that_waits_for_a_thread_does_not_begin_after_the_end(live):
         assert life.holders() == [2]
 
     live("link", main)
+
+
+RECLAIM_AFTER_S = DEFAULTS.create_s - DEFAULTS.link_s - DEFAULTS.reclaim_s
+"""A disk that has answered by then makes it unnecessary to remove anything."""
+
+
+def test_space_is_reclaimed_beside_a_silent_disk(live, call):
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S - MOMENT_S)
+            assert life.indexes == [0, 1, 2, 3, 4]
+            await life.passes(MOMENT_S)
+            await life.when(lambda: life.has_ended)
+        assert life.clock.current_time() == pytest.approx(RECLAIM_AFTER_S)
+        assert life.handle is not None
+        assert life.handle.file.disk == 2
+        assert life.indexes == [1, 2, 3, 4, 5]
+        assert life.parts.commitlog.counters.removed == {"full": 1}
+        assert life.parts.retention.preview().force_in_s is None, "a disk with room counts, though it is silent"
+
+    live(call, main)
+
+
+def test_a_disk_that_answers_in_time_costs_no_segment(live, call):
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S - MOMENT_S)
+            life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live(call, main)
+
+
+def test_a_link_has_its_time_before_space_is_reclaimed(live, monkeypatch: pytest.MonkeyPatch):
+    """It waits for its turn at that moment, because another disk hangs in its link."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [3, 3, 3, 3, 3])
+        await life.leaves({1: 10, 2: 10})
+        life.silence.begin(1, 2)
+        disks = life.parts.commitlog.disks
+        linking, may_link = threading.Event(), threading.Event()
+        link = safe_open.link_unnamed
+
+        def link_slowly(fd: int, dirfd: int, name: bytes) -> None:
+            if dirfd == disks[DiskNumber(1)].dirfd:
+                linking.set()
+                assert may_link.wait(PATIENCE_S)
+            link(fd, dirfd, name)
+
+        monkeypatch.setattr(safe_open, "link_unnamed", link_slowly)
+        async with life.creating():
+            await life.waits_for(*life.parts.commitlog.preview_next())
+            await life.passes(RECLAIM_AFTER_S - 2 * DEFAULTS.hedge_s - MOMENT_S)
+            life.silence.release(1)
+            await life.when(linking.is_set)
+            life.silence.release(2)
+            await life.when(lambda: any(one.is_ready for one in life.parts.creation._under_way._attempts))
+            await life.passes(MOMENT_S)
+            await life.passes(DEFAULTS.hedge_s)
+            await life.when(lambda: life.has_ended)
+            may_link.set()
+        assert life.handle is not None
+        assert life.handle.file.disk == 2
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live("reserve", main)
+
+
+def test_a_disk_that_answers_during_a_removal_gets_the_segment(live, call, monkeypatch: pytest.MonkeyPatch):
+    """And nothing is removed after what was begun."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 2, 3, 3, 2])
+        removing, may_remove = threading.Event(), threading.Event()
+        remove_file = remove.remove_file
+
+        def remove_slowly(*arguments: Any) -> DiskUsage:
+            removing.set()
+            assert may_remove.wait(PATIENCE_S)
+            life.room.leave(2, -1)  # one segment is not enough
+            return remove_file(*arguments)
+
+        monkeypatch.setattr(remove, "remove_file", remove_slowly)
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S)
+            await life.when(removing.is_set)
+            life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        may_remove.set()
+        await life.when(lambda: not life.parts.commitlog.is_removing)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.clock.current_time() == pytest.approx(RECLAIM_AFTER_S)
+        assert life.indexes == [1, 2, 3, 4, 5]
+
+    live(call, main)
+
+
+def test_a_removal_that_hangs_ends_no_attempt(live, call, monkeypatch: pytest.MonkeyPatch):
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        removing, may_remove = threading.Event(), threading.Event()
+        remove_file = remove.remove_file
+
+        def remove_slowly(*arguments: Any) -> DiskUsage:
+            removing.set()
+            assert may_remove.wait(PATIENCE_S)
+            return remove_file(*arguments)
+
+        monkeypatch.setattr(remove, "remove_file", remove_slowly)
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S)
+            await life.when(removing.is_set)
+            await life.passes(DEFAULTS.create_s - RECLAIM_AFTER_S - MOMENT_S)
+            assert not life.has_ended
+            life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        may_remove.set()
+        await life.when(lambda: not life.parts.commitlog.is_removing)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [1, 2, 3, 4, 5]
+
+    live(call, main)
+
+
+@pytest.mark.parametrize("answers_after_s", [2.0, None])
+def test_the_oldest_segment_on_a_silent_disk_keeps_the_others(live, call, answers_after_s: float | None):
+    """Without it, the log would have a hole. A create waits for the disk until its time is over."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [1, 2, 3, 2, 3])
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(answers_after_s or DEFAULTS.create_s - MOMENT_S)
+            assert not life.has_ended
+            if answers_after_s is None:
+                await life.passes(MOMENT_S)
+            else:
+                life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        assert life.indexes == [0, 1, 2, 3, 4, *([] if life.handle is None else [5])]
+        assert (life.handle is None) == (answers_after_s is None)
+        assert life.parts.commitlog.counters.removed == {}
+
+    live(call, main)
+
+
+def test_the_next_create_does_not_wait_as_long_again(live, call):
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S)
+            await life.when(lambda: life.has_ended)
+        life.name, life.handle = name_of(6), None
+        await life.parts.usage.refresh(0)  # a measurement would end in real time
+        began_s = life.clock.current_time()
+        async with life.creating():
+            await life.when(lambda: len(life.parts.creation._under_way._attempts) == 2)
+            await life.when(lambda: call == "reserve" or life.silence.begun.count(1) == 2)
+            await life.passes(DEFAULTS.hedge_s)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.clock.current_time() - began_s == pytest.approx(DEFAULTS.hedge_s)
+        assert life.handle.file.disk == 3
+        assert life.indexes == [2, 3, 4, 5, 6]
+
+    live(call, main)
+
+
+def test_a_disk_that_failed_once_counts_with_its_room(live, call):
+    """It may be well again: only a second failure proves that it is not (docs/decisions.md)."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 2, 2, 2, 2])
+        await life.leaves({1: 10, 3: 10})
+        life.silence.release(3, error=errno.EIO)
+        async with life.creating():
+            await life.asked(3, 1)
+            await life.passes(DEFAULTS.create_s)
+        assert life.error is not None
+        assert life.indexes == [0, 1, 2, 3, 4]
+
+    live(call, main)

@@ -197,7 +197,7 @@ class Life:
         else:
             self._tell(f"unlinked {name!r}")
 
-    async def reclaim(self) -> bool:
+    async def reclaim(self, _silent: object) -> bool:
         return self.chance.random() < 0.5
 
     def _tell(self, event: str) -> None:
@@ -272,7 +272,7 @@ class Life:
         self._check()
         assert not [file for file in self.log.others if file.role is not Role.TEMPORARY]
         assert len(self._files()) == sum(self.log.find_name(name) is not None for name in NAMES)
-        assert not self.parts.creation._under_way.disks()
+        assert not self.parts.creation._under_way._attempts
         assert not self.parts.changes.lock.locked()
         assert not any(lock.locked() for lock in self.parts.creation._under_way.reserving.values())
         assert self._open_files() == self._open_before
@@ -334,7 +334,7 @@ def test_a_life_beside_disks_that_hang_and_fail(workdir: Path, monkeypatch: pyte
     clock = MockClock()
     timing = replace(PATIENT, requests=DEFAULTS)
     with open_parts(
-        workdir, DISKS, reclaim=lambda: life.reclaim(), clock=VirtualTime(clock), timing=timing
+        workdir, DISKS, reclaim=lambda silent: life.reclaim(silent), clock=VirtualTime(clock), timing=timing
     ) as parts:
         life = Life(parts, clock, seed)
         try:
