@@ -15,6 +15,7 @@ from typing import TypeVar
 import pytest
 import trio
 from support.pooled import OURS, PATIENT, SIZE, Parts, name_of, open_parts
+from support.rooms import Room
 from support.waiting import PATIENCE_S
 from trio.testing import MockClock
 
@@ -25,13 +26,17 @@ from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.clock import SystemClock
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.directories import DiskSpec
+from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.eligibility import takes_a_segment
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import NoDiskAvailableError, SegmentExistsError, StoreError
 from commitlogfs.store.files import allocate, safe_open
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.catalog import Role
-from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.commitlog import CommitLog, Removal
 from commitlogfs.store.pool.open import open_pool
+from commitlogfs.store.retention import RetentionRules
 from commitlogfs.store.thresholds import Thresholds
 from commitlogfs.store.timing import RequestTiming
 
@@ -41,9 +46,12 @@ DEFAULTS = RequestTiming(freed_s=0.0)
 DISKS = 4
 STEPS = 120
 SEEDS = 16
-NAMES = [name_of(0), name_of(1), name_of(2), b"." + name_of(1) + b".abcdef"]
+COPY = b"." + name_of(1) + b".abcdef"
+FEW = [name_of(0), name_of(1), name_of(2), COPY]
+MANY = [*(name_of(index) for index in range(60)), COPY]
 PAUSES_S = (0.001, 0.05, 0.1, 0.25, 0.25, 0.5, 1.0, 2.0)
 MOMENT_S = 1e-6
+RECLAIM_AFTER_S = DEFAULTS.create_s - DEFAULTS.link_s - DEFAULTS.reclaim_s
 
 
 class VirtualTime(SystemClock):
@@ -109,6 +117,8 @@ class Faults:
 
 
 class Life:
+    names = FEW
+
     def __init__(self, parts: Parts, clock: MockClock, seed: int) -> None:
         self.parts = parts
         self.log = parts.commitlog
@@ -128,6 +138,7 @@ class Life:
 
     async def run(self) -> None:
         try:
+            await self._begins()
             async with trio.open_nursery() as nursery, self.parts.freeing_runs():
                 for _ in range(STEPS):
                     self._act(nursery)
@@ -153,18 +164,27 @@ class Life:
             self._tell(f"{pause_s:g} s pass")
             self.clock.jump(max(pause_s, 0.0))
         elif not self.began_s and action < 0.85:
-            name = self.chance.choice(NAMES)
+            name = self._choose_name()
             self.began_s[name] = self.clock.current_time()
             nursery.start_soon(self._create, name)
         elif self.handles and action < 0.9:
             handle = self.handles.pop(self.chance.randrange(len(self.handles)))
             nursery.start_soon(self._close, handle)
         elif action < 0.95:
-            nursery.start_soon(self._unlink, self.chance.choice(NAMES))
+            nursery.start_soon(self._unlink, self.chance.choice(self.names))
         else:
-            number = DiskNumber(self.chance.randint(1, DISKS))
-            self._tell(f"disk {number} is found to be well")
-            health.record_success(self.log.disks[number])
+            self._change(DiskNumber(self.chance.randint(1, DISKS)))
+
+    async def _begins(self) -> None:
+        """Before the first disk hangs."""
+
+    def _choose_name(self) -> bytes:
+        """For a create."""
+        return self.chance.choice(self.names)
+
+    def _change(self, number: DiskNumber) -> None:
+        self._tell(f"disk {number} is found to be well")
+        health.record_success(self.log.disks[number])
 
     async def _create(self, name: bytes) -> None:
         self._tell(f"create {name!r}")
@@ -198,6 +218,7 @@ class Life:
             self._tell(f"unlinked {name!r}")
 
     async def reclaim(self, _silent: object) -> bool:
+        """In place of forced deletion: whether a create makes another attempt."""
         return self.chance.random() < 0.5
 
     def _tell(self, event: str) -> None:
@@ -224,7 +245,7 @@ class Life:
             (number, os.fsencode(entry.name)): entry.stat().st_ino
             for number, directory in enumerate(self.parts.directories, 1)
             for entry in os.scandir(directory)
-            if entry.is_file() and os.fsencode(entry.name) in NAMES
+            if entry.is_file() and os.fsencode(entry.name) in self.names
         }
 
     def _check(self) -> None:
@@ -232,7 +253,7 @@ class Life:
         assert all(now_s < began_s + DEFAULTS.create_s for began_s in self.began_s.values())
         on_disks = self._files()
         attempted = {one.file for one in self.parts.creation._under_way._attempts if one.file is not None}
-        in_log = {(file.disk, file.name): file.ino for name in NAMES if (file := self.log.find_name(name))}
+        in_log = {(file.disk, file.name): file.ino for name in self.names if (file := self.log.find_name(name))}
         assert in_log.items() <= on_disks.items()
         present = {name for _, name in in_log}
         made = present - self._present
@@ -271,7 +292,7 @@ class Life:
             await self._passes(DEFAULTS.freeing_s)
         self._check()
         assert not [file for file in self.log.others if file.role is not Role.TEMPORARY]
-        assert len(self._files()) == sum(self.log.find_name(name) is not None for name in NAMES)
+        assert len(self._files()) == sum(self.log.find_name(name) is not None for name in self.names)
         assert not self.parts.creation._under_way._attempts
         assert not self.parts.changes.lock.locked()
         assert not any(lock.locked() for lock in self.parts.creation._under_way.reserving.values())
@@ -286,6 +307,74 @@ class Life:
             except FileNotFoundError:
                 continue
         return count
+
+
+class FullLife(Life):
+    """The disks get full, and segments are removed by rule."""
+
+    names = MANY
+
+    def __init__(self, parts: Parts, clock: MockClock, seed: int) -> None:
+        super().__init__(parts, clock, seed)
+        parts.retention.rules = RetentionRules()
+        self.room = Room(parts)
+        self.forced: set[tuple[int, int]] = set()
+        """Disks and inode numbers of the files that were to be removed by rule."""
+        self._carry_out = parts.removals.carry_out
+
+    async def _begins(self) -> None:
+        self.faults.are_over = True
+        for name in MANY[:6]:
+            self._leave_room(self.chance.choice(list(self.log.disks)))
+            await self.parts.usage.refresh(0)
+            await self._close(await self.parts.creation.create(name, OURS))
+        self._leave_room(self.chance.choice(list(self.log.disks)))
+        self._present = set(MANY[:6])
+        self.faults.are_over = False
+
+    def _leave_room(self, number: DiskNumber) -> None:
+        """On this disk only."""
+        for one in self.log.disks:
+            self.room.leave(one, int(one == number))
+
+    def _choose_name(self) -> bytes:
+        last = self.log.catalog.last
+        is_next = last is not None and self.chance.random() < 0.8
+        return name_of(last.base_offset // SIZE + 1) if is_next else super()._choose_name()
+
+    def _change(self, number: DiskNumber) -> None:
+        if self.chance.random() < 0.5:
+            super()._change(number)
+            return
+        left = self.chance.choice([-1, 0, 0, 0, 1])
+        self._tell(f"data of others leave space for {left} segments on disk {number}")
+        self.room.leave(number, left)
+
+    async def carry_out(self, removal: Removal) -> None:
+        """In place of that of Removals."""
+        if removal.is_forced:
+            self._tell(f"{removal.file.name!r} on disk {removal.file.disk} is removed by rule")
+            self._check_removal(removal)
+            self.forced.add((removal.file.disk, removal.file.ino))
+        await self._carry_out(removal)
+
+    def _check_removal(self, removal: Removal) -> None:
+        now_s = self.clock.current_time()
+        since_s = self.parts.creation._under_way.silent_since_s()
+        assert removal.file is self.log.catalog.first
+        assert removal.file.disk not in since_s, "its disk does not answer"
+        with_room = [number for number in self.log.disks if self._has_room(number)]
+        assert set(with_room) <= since_s.keys(), "a disk that answers has room"
+        (began_s,) = self.began_s.values()
+        for number in with_room:
+            begun_s = min(since_s[number], began_s)
+            assert now_s >= begun_s + RECLAIM_AFTER_S - MOMENT_S, f"disk {number} may answer in time"
+
+    def _has_room(self, number: DiskNumber) -> bool:
+        disk, usage = self.log.disks[number], self.log.usage(number)
+        if disk.present_state is not DiskState.RW or usage is None:
+            return False
+        return takes_a_segment(usage, self.log.others.pending_bytes(number), disk.thresholds, SIZE)
 
 
 @contextmanager
@@ -317,6 +406,13 @@ def faulty(life: Life, patch: pytest.MonkeyPatch) -> Iterator[None]:
 
         await life.parts.threads.run(disk.number, work)
 
+    unlink = DiskFiles.unlink
+
+    async def faulty_unlink(disk: DiskFiles, name: bytes, ino: int) -> DiskUsage:
+        if isinstance(life, FullLife) and (disk.number, ino) in life.forced:
+            await life.parts.threads.run(disk.number, lambda: life.faults.begin("remove", int(disk.number)))
+        return await unlink(disk, name, ino)
+
     async def aside(_: DiskThreads, function: Callable[[], T], *, may_be_abandoned: bool = False) -> T:
         return function()  # it waits for no disk
 
@@ -325,25 +421,32 @@ def faulty(life: Life, patch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(safe_open, "link_unnamed", faulty_link)
         patched.setattr(allocate, "is_certainly_absent", faulty_absence)
         patched.setattr(DiskFiles, "close", faulty_close)
+        patched.setattr(DiskFiles, "unlink", faulty_unlink)
         patched.setattr(DiskThreads, "aside", aside)
+        if isinstance(life, FullLife):
+            patched.setattr(os, "statvfs", life.room.statvfs)
+            patched.setattr(life.parts.removals, "carry_out", life.carry_out)
         yield
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_life_beside_disks_that_hang_and_fail(workdir: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+@pytest.mark.parametrize("kind", [Life, FullLife])
+def test_a_life_beside_disks_that_hang_and_fail(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Life], seed: int
+) -> None:
     clock = MockClock()
     timing = replace(PATIENT, requests=DEFAULTS)
-    with open_parts(
-        workdir, DISKS, reclaim=lambda silent: life.reclaim(silent), clock=VirtualTime(clock), timing=timing
-    ) as parts:
-        life = Life(parts, clock, seed)
+    life: Life
+    reclaim = None if kind is FullLife else lambda silent: life.reclaim(silent)
+    with open_parts(workdir, DISKS, reclaim=reclaim, clock=VirtualTime(clock), timing=timing) as parts:
+        life = kind(parts, clock, seed)
         try:
             with faulty(life, monkeypatch):
                 trio.run(life.run, clock=clock)
         except BaseException:
             print(*life.story, sep="\n")
             raise
-        known = {name: (file.disk, file.ino) for name in NAMES if (file := life.log.find_name(name))}
+        known = {name: (file.disk, file.ino) for name in life.names if (file := life.log.find_name(name))}
         directories = parts.directories
     successor(directories, known)
 
@@ -353,7 +456,7 @@ def successor(directories: list[Path], known: dict[bytes, tuple[DiskNumber, int]
     specs = tuple(DiskSpec(str(directory), Thresholds()) for directory in directories)
     log = CommitLog(open_pool(specs, SIZE), POLICIES["round-robin"])
     try:
-        found = {name: (file.disk, file.ino) for name in NAMES if (file := log.find_name(name))}
+        found = {name: (file.disk, file.ino) for name in MANY if (file := log.find_name(name))}
         leftovers = {file.name: (file.disk, file.ino) for file in log.others if file.role is Role.GIVEN_UP}
         assert {**leftovers, **found} == known
     finally:
