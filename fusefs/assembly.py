@@ -16,6 +16,7 @@ from commitlogfs.fusefs.disks.member_records import MemberRecords
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.fusefs.files import xattrs
+from commitlogfs.fusefs.files.attempts import AttemptsUnderWay
 from commitlogfs.fusefs.files.backing_attributes import BackingAttributes
 from commitlogfs.fusefs.files.copies import Copies
 from commitlogfs.fusefs.files.creation import Creation
@@ -145,6 +146,7 @@ class Parts:
             commitlog, child, probes, observer, self.disk_memory.save, self.threads, machine
         )
         self.disk_places = DiskPlaces(commitlog, child, self.threads)
+        self.attempts = AttemptsUnderWay(commitlog)
         self.retention = Retention(
             rules,
             commitlog,
@@ -157,6 +159,7 @@ class Parts:
             probes,
             self.backing,
             self.verdicts.lost_writes,
+            self.attempts.silent,
         )
         self.creation = Creation(
             commitlog,
@@ -166,6 +169,7 @@ class Parts:
             self.usage,
             self.background,
             observer,
+            self.attempts,
             self.retention.reclaim,
         )
         self.copies = Copies(commitlog, disks, self.changes, self.handles, self.attributes)

@@ -28,7 +28,7 @@ class RequestTiming:
     commit_s: float = 0.25
     """Wait until the segment before is durable. What a power cut may leave after it: docs/architecture.md."""
     reclaim_s: float = 2.0
-    """Wait for forced deletion, if no disk takes the segment."""
+    """Time of a create that is left for forced deletion, after disks were waited for that do not answer."""
     hedge_s: float = 0.25
     """The next disk is asked, too, when one has not made the segment by then. The answer of the first still counts
     if no other one has made it."""
@@ -77,6 +77,17 @@ class RequestTiming:
     def __post_init__(self) -> None:
         _require_less(self, "link_s", "create_s")  # otherwise no disk is asked
         _require_less(self, "resize_s", "change_s")  # otherwise no segment is given up
+        if self.patience_s <= 0:
+            raise ValueError(
+                f"link_s and reclaim_s are {self.link_s + self.reclaim_s:g} together; "
+                f"they have to be less than create_s, which is {self.create_s:g}"
+            )
+
+    @property
+    def patience_s(self) -> float:
+        """How long a create waits for disks that do not answer before space is reclaimed beside them: as long as it
+        can."""
+        return self.create_s - self.link_s - self.reclaim_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ file, which is on record as a leftover from the end of the create on.
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 
 import trio
@@ -35,10 +35,11 @@ class Attempt:
         self.file: Segment | None = None
         """The file, a leftover unless it becomes the segment; set when it has its blocks."""
         self.published: Published | None = None
-        """Set when the file has its name, and its create has not ended."""
+        """Set when the file has its name."""
         self.error: Exception | None = None
         self.linking_since_s: float | None = None
         self.has_ended = False
+        """Whether the disk has answered: the file has its name, or gets none."""
         self.is_over = False
         """Whether its create has ended without it."""
         self.turn = trio.Event()
@@ -64,11 +65,12 @@ class Attempt:
 
 
 class AttemptsUnderWay:
-    """The attempts of all creates that their disks have not answered. Their creates may have ended before."""
+    """The attempts of all creates that are not done. Their creates may have ended before."""
 
-    def __init__(self, disks: Iterable[DiskNumber]) -> None:
+    def __init__(self, commitlog: CommitLog) -> None:
+        self._patience_s = commitlog.timing.requests.patience_s
         self._attempts: set[Attempt] = set()
-        self.reserving = {number: trio.Lock() for number in disks}
+        self.reserving = {number: trio.Lock() for number in commitlog.disks}
         """Held while a disk reserves a file: of creates that fail one after the other, one holds a thread of it."""
 
     def begin(self, attempt: Attempt) -> None:
@@ -86,6 +88,17 @@ class AttemptsUnderWay:
                 since_s[number] = min(since_s.get(number, math.inf), attempt.begun_s)
         return since_s
 
+    def silent(self) -> dict[DiskNumber, bool]:
+        """The disks that have not answered, each with whether it has had RequestTiming.patience_s."""
+        now_s = trio.current_time()
+        return {number: since_s + self._patience_s <= now_s for number, since_s in self.silent_since_s().items()}
+
+    def next_change_s(self) -> float:
+        """The next time at which a disk has had RequestTiming.patience_s."""
+        now_s = trio.current_time()
+        ends_s = (since_s + self._patience_s for since_s in self.silent_since_s().values())
+        return min((end_s for end_s in ends_s if end_s > now_s), default=math.inf)
+
 
 class Attempts:
     """All attempts of one create."""
@@ -98,7 +111,7 @@ class Attempts:
         under_way: AttemptsUnderWay,
         record_failed: Callable[[DiskFiles, DiskError], None],
         record_silent: Callable[[DiskFiles], None],
-        take_late: Callable[[Attempt, Published, int], Awaitable[bool]],
+        take_late: Callable[[Attempt, int], Awaitable[bool]],
     ) -> None:
         """`record_failed` is called with the error of a disk, also after the end of the create; `record_silent`
         when another disk is asked, too. `take_late` takes over a file that has got its name although its create has
@@ -113,6 +126,7 @@ class Attempts:
         self._take_late = take_late
         self._attempts: list[Attempt] = []
         self._news = trio.Event()
+        self._interruptible: trio.CancelScope | None = None
         self._has_won = False
         self._names_given = 0
         """Names.given, when the create ended."""
@@ -125,6 +139,10 @@ class Attempts:
     def silent(self) -> set[DiskNumber]:
         """Disks that have neither made the file nor refused it."""
         return {attempt.disk.number for attempt in self._attempts if not attempt.has_ended}
+
+    @property
+    def is_any_begun(self) -> bool:
+        return bool(self._attempts)
 
     async def ask(self, disks: Iterable[DiskFiles], deadline: float) -> Attempt | None:
         """Ask one disk after the other, until one has given the file its name, or none is left: the next one when
@@ -158,19 +176,15 @@ class Attempts:
 
         return await self._named(deadline, ends_at)
 
-    @contextlib.asynccontextmanager
-    async def cancelling(self) -> AsyncIterator[None]:
-        """The body is cancelled when an attempt has named the file, or has failed so that the create fails."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._cancel_when_named, nursery.cancel_scope)
-            yield
-            nursery.cancel_scope.cancel()
-
-    async def _cancel_when_named(self, scope: trio.CancelScope) -> None:
-        with contextlib.suppress(Exception):  # the next `named` raises it
-            if await self.named(math.inf) is None:
-                return
-        scope.cancel()
+    @contextlib.contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """The body is cancelled when the next `named` has something to do: a disk has its blocks, or has named the
+        file, or has failed so that the create fails."""
+        with trio.CancelScope() as self._interruptible:
+            try:
+                yield
+            finally:
+                self._interruptible = None
 
     async def _named(self, deadline: float, ends_at: Callable[[], float]) -> Attempt | None:
         """`ends_at` returns, again after each change, until when an answer is waited for."""
@@ -229,17 +243,16 @@ class Attempts:
                 self._commitlog.record_leftover(attempt.file, is_linking=True)
             attempt.turn.set()
             if attempt.published is not None:
-                trio.lowlevel.spawn_system_task(self._give_up, attempt, attempt.published)
+                trio.lowlevel.spawn_system_task(self._give_up, attempt)
 
     async def _run(self, attempt: Attempt) -> None:
         """No error may leave a system task: it would end the daemon."""
         published = None
         try:
-            published = await self._make(attempt)
-            if not attempt.is_over:
-                attempt.published = published
-            elif published is not None:
-                await self._give_up(attempt, published)
+            published = attempt.published = await self._make(attempt)
+            attempt.has_ended = True
+            if attempt.is_over and published is not None:
+                await self._give_up(attempt)
         except DiskError as error:
             attempt.error = error
             self._record_failed(attempt.disk, error)
@@ -257,6 +270,8 @@ class Attempts:
     def _announce(self) -> None:
         self._news.set()
         self._news = trio.Event()
+        if self._interruptible is not None and any(map(_concerns_create, self._attempts)):
+            self._interruptible.cancel()
 
     async def _make(self, attempt: Attempt) -> Published | None:
         """None, and no name, if the create has ended before. Raises DiskError, OSError, SegmentExistsError."""
@@ -294,11 +309,11 @@ class Attempts:
             self._commitlog.record_leftover_gone(file)
             raise
 
-    async def _give_up(self, attempt: Attempt, published: Published) -> None:
+    async def _give_up(self, attempt: Attempt) -> None:
         """The file has got its name too late. Raises nothing: no error may leave a system task."""
         assert attempt.file is not None
         try:
-            if self._has_won or not await self._take_late(attempt, published, self._names_given):
+            if self._has_won or not await self._take_late(attempt, self._names_given):
                 self._commitlog.record_leftover(attempt.file)
                 await self._close(attempt)
         except Exception as error:
@@ -307,3 +322,8 @@ class Attempts:
     async def _close(self, attempt: Attempt) -> None:
         with contextlib.suppress(OSError):
             await attempt.disk.close(attempt.fd)
+
+
+def _concerns_create(attempt: Attempt) -> bool:
+    has_failed = attempt.error is not None and not isinstance(attempt.error, DiskError)
+    return attempt.is_ready or attempt.published is not None or has_failed

@@ -2,8 +2,8 @@
 
 import contextlib
 import logging
-import math
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -26,7 +26,7 @@ from commitlogfs.store.errors import (
     SegmentExistsError,
 )
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files.allocate import Owner, Published
+from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.pool.admission import FALLBACK
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog, CreatePlan
@@ -34,10 +34,20 @@ from commitlogfs.store.segment import format_segment_name
 
 log = logging.getLogger(__name__)
 
-Reclaim = Callable[[Callable[[], Collection[DiskNumber]]], Awaitable[bool]]
-"""As Retention.reclaim: forced deletion for a create. It asks which disks do not answer."""
 SLOW_CREATE_S = 0.01
 """The broker warns about a segment that took longer."""
+
+
+@dataclass(slots=True, eq=False)
+class LateFile:
+    """A file that has got its name although its create has failed before."""
+
+    plan: CreatePlan
+    owner: Owner
+    attempt: Attempt
+    names_given: int
+    """Names.given, when its create failed."""
+    is_taken: bool = False
 
 
 class Creation:
@@ -52,10 +62,11 @@ class Creation:
         usage: UsageMonitor,
         background: BackgroundSync,
         observer: Observer,
-        reclaim: Reclaim,
+        under_way: AttemptsUnderWay,
+        reclaim: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`reclaim` is called, with the lock of all names held, when every disk that answers is full; it returns
-        whether the create is worth another attempt."""
+        """`reclaim` is called, with the lock of all names held, when no disk that answers takes the segment; it
+        returns whether the create is worth another attempt."""
         self._commitlog = commitlog
         self._timing = commitlog.timing.requests
         self._disks = disks
@@ -65,10 +76,10 @@ class Creation:
         self._background = background
         self._observer = observer
         self._reclaim = reclaim
-        self._patience_s = self._timing.create_s - self._timing.link_s - self._timing.reclaim_s
-        """How long silent disks are waited for before space is reclaimed beside them: as long as it can be."""
         self._last_refusal: NoDiskAvailableError | None = None
-        self._under_way = AttemptsUnderWay(disks)
+        self._under_way = under_way
+        self._late: list[LateFile] = []
+        """Those that wait for the lock of all names."""
 
     async def create(self, name: bytes, owner: Owner) -> Handle:
         """Make a segment or temporary and open it.
@@ -112,19 +123,25 @@ class Creation:
         await self._usage.refresh(self._timing.usage_age_s)
         await self._changes.settle(name)
         refused_before = self._commitlog.admission.refuses_for_now(self._commitlog.clock.monotonic())
-        try:
-            return await self._create_somewhere(name, owner, link_deadline)
-        except NoDiskAvailableError as error:
-            if refused_before or not error.no_space or not await self._reclaimed(link_deadline):
-                raise
-        return await self._create_somewhere(name, owner, link_deadline)
+        while True:
+            try:
+                return await self._create_somewhere(name, owner, link_deadline)
+            except NoDiskAvailableError as error:
+                if refused_before or not error.no_space or not await self._reclaimed(link_deadline):
+                    raise
 
-    async def _reclaimed(self, link_deadline: float, attempts: Attempts | None = None) -> bool:
-        """Whether segments were removed, or may have been, so that the create is worth another attempt. `attempts`
-        are under way."""
-        with trio.move_on_at(min(trio.current_time() + self._timing.reclaim_s, link_deadline)):
-            return await self._reclaim(partial(self._silent, attempts))
-        return trio.current_time() < link_deadline
+    async def _reclaimed(self, link_deadline: float) -> bool:
+        """Whether a segment was removed, or may have been, so that the create is worth another attempt. None is
+        removed if too little time is left for that, and for a disk to make the file after it. In any case, the
+        disks are measured before."""
+        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.hedge_s)
+        latest = link_deadline - self._timing.hedge_s
+        if trio.current_time() > latest - self._timing.hedge_s:
+            return False
+        await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
+        with trio.move_on_at(latest):
+            return await self._reclaim()
+        return True
 
     async def _create_somewhere(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
         """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
@@ -151,65 +168,75 @@ class Creation:
             self._under_way,
             record_failed,
             record_silent,
-            partial(self._take_late, plan),
+            partial(self._take_late, plan, owner),
         )
         winner = None
         try:
-            winner = await self._first_named(attempts, plan, link_deadline)
+            winner = await self._first_named(attempts, plan, owner, link_deadline)
         finally:
             attempts.end(winner)
-        assert winner.published is not None
-        handle = self._register(winner, plan, winner.published)
+        handle = self._register(winner, plan)
         self._record_placement(plan, handle, failures)
         return handle
 
-    async def _first_named(self, attempts: Attempts, plan: CreatePlan, link_deadline: float) -> Attempt:
+    async def _first_named(
+        self, attempts: Attempts, plan: CreatePlan, owner: Owner, link_deadline: float
+    ) -> Attempt:
         """The attempt that has made the file. Raises NoDiskAvailableError if all disks have refused, or none has
         answered in time, also to an earlier create of this name; and as Attempts.named."""
-        hung = self._under_way.silent_since_s()  # to earlier creates; these are asked last
-        disks = [self._disks[number] for number in sorted(plan.order, key=hung.__contains__)]
-        winner = await attempts.ask(disks, link_deadline)
-        if winner is None:
-            winner = await self._ask_after_reclaim(attempts, plan, link_deadline)
+        winner = await self._ask_all(attempts, plan, owner, link_deadline)
         if winner is None:
             winner = await attempts.named(link_deadline + self._timing.link_s)
         if winner is not None:
             return winner
-        if not disks or attempts.is_any_silent or trio.current_time() >= link_deadline:
+        if attempts.is_any_silent or not attempts.is_any_begun or trio.current_time() >= link_deadline:
             raise NoDiskAvailableError(
                 f"{plan.name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
             )
         raise self._commitlog.admission.no_disk_left(self._commitlog.clock.monotonic())
 
-    async def _ask_after_reclaim(
-        self, attempts: Attempts, plan: CreatePlan, link_deadline: float
+    async def _ask_all(
+        self, attempts: Attempts, plan: CreatePlan, owner: Owner, link_deadline: float
     ) -> Attempt | None:
-        """If only silent disks have room: reclaim space on another disk, and ask that one, too, unless a silent one
-        answers before. This begins as late as the time of the create allows. Returns and raises as Attempts.named.
-        """
-        since_s = self._under_way.silent_since_s()
-        soon = max((since_s[number] + self._patience_s for number in attempts.silent()), default=-math.inf)
-        latest = link_deadline - self._timing.reclaim_s
-        winner = await attempts.named_soon(min(soon, latest), link_deadline)
-        if winner is not None or not self._silent(attempts):
-            return winner
-        has_reclaimed = False
-        async with attempts.cancelling():
-            has_reclaimed = await self._reclaimed(link_deadline, attempts)
-        winner = await attempts.named(trio.current_time())
-        if winner is not None or not has_reclaimed:
-            return winner
-        with contextlib.suppress(NoDiskAvailableError):  # the silent ones may make it yet
-            silent = self._silent(attempts)
-            order = self._commitlog.plan_create(plan.name).order
-            return await attempts.ask([self._disks[one] for one in order if one not in silent], link_deadline)
+        """Ask the disks of the plan. As long as some of them do not answer, ask each other one, too, that has got
+        room meanwhile; the oldest segments are removed for that if the rules decide so. Returns and raises as
+        Attempts.named; None also if nothing more can come of it."""
+        order, asked = plan.order, set[DiskNumber]()
+        while trio.current_time() < link_deadline:
+            winner = self._take_over(plan, owner)
+            if winner is None:
+                winner = await attempts.ask(self._in_turn(order, asked), link_deadline)
+            if winner is None:  # each that has its blocks gets the time for its link before anything is removed
+                winner = await attempts.named_soon(trio.current_time(), link_deadline)
+            if winner is not None or not self._under_way.silent_since_s():
+                return winner
+            asked.update(order)
+            has_reclaimed = False
+            with attempts.interrupting():
+                has_reclaimed = await self._reclaimed(link_deadline)
+            if has_reclaimed:
+                asked = attempts.silent()  # a disk that has refused may have room now
+            order = self._order(plan.name)
+            if has_reclaimed or not asked.issuperset(order):
+                continue
+            if not attempts.is_any_silent:
+                return None
+            again_s = min(trio.current_time() + self._timing.hedge_s, self._under_way.next_change_s())
+            winner = await attempts.named_soon(again_s, link_deadline)
+            if winner is not None:
+                return winner
         return None
 
-    def _silent(self, attempts: Attempts | None = None) -> set[DiskNumber]:
-        """Disks that have not answered: for a while, or to these attempts."""
-        long_ago_s = trio.current_time() - self._patience_s
-        silent = {number for number, since_s in self._under_way.silent_since_s().items() if since_s <= long_ago_s}
-        return silent if attempts is None else silent | attempts.silent()
+    def _in_turn(self, order: Iterable[DiskNumber], asked: Collection[DiskNumber]) -> list[DiskFiles]:
+        """Those that were not asked; the ones that have not answered an earlier create are last."""
+        hung = self._under_way.silent_since_s()
+        return [self._disks[number] for number in sorted(order, key=hung.__contains__) if number not in asked]
+
+    def _order(self, name: bytes) -> tuple[DiskNumber, ...]:
+        """The disks that take the file, by the figures of now."""
+        with contextlib.suppress(NoDiskAvailableError):  # those that do not answer may make it yet
+            return self._commitlog.plan_create(name).order
+        return ()
 
     def _record_moved_on(self, plan: CreatePlan, error: DiskError, failures: list[str]) -> None:
         self._observer.placement_skipped(type(error).__name__)
@@ -229,28 +256,51 @@ class Creation:
         )
         self._observer.decisions.placed(placement)
 
-    def _register(self, attempt: Attempt, plan: CreatePlan, published: Published) -> Handle:
+    def _register(self, attempt: Attempt, plan: CreatePlan) -> Handle:
         """The file exists: it is a part of the log, and open."""
         disk = attempt.disk
-        file = self._commitlog.record_created(plan, disk.number, published)
+        assert attempt.published is not None
+        file = self._commitlog.record_created(plan, disk.number, attempt.published)
         self._changes.record(disk.number)
         log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
         return self._handles.add(file, attempt.fd)
 
-    async def _take_late(self, plan: CreatePlan, attempt: Attempt, published: Published, names_given: int) -> bool:
+    async def _take_late(self, plan: CreatePlan, owner: Owner, attempt: Attempt, names_given: int) -> bool:
         """Its create has failed meanwhile. If no file has got a name since, this is the file, and nobody has it
         open; otherwise it may be one that was removed meanwhile. A disk that an operator has closed meanwhile gets
-        no segment."""
-        disk = self._commitlog.disks[attempt.disk.number]
-        assert attempt.file is not None
-        async with self._changes.lock:
-            is_first = names_given == self._commitlog.names.given
-            if disk.intended_state is not DiskState.RW or not is_first or not self._is_free(plan):
-                return False
-            self._commitlog.record_leftover_gone(attempt.file)
-            handle = self._register(attempt, plan, published)
+        no segment. The next create of the name may take it before."""
+        late = LateFile(plan, owner, attempt, names_given)
+        self._late.append(late)
+        try:
+            async with self._changes.lock:
+                if late.is_taken:
+                    return True
+                if not self._is_wanted(late):
+                    return False
+                self._take(late)
+                handle = self._register(attempt, plan)
+        finally:
+            self._late.remove(late)
         await self._handles.release(inodes.encode(handle.file))
         return True
+
+    def _take_over(self, plan: CreatePlan, owner: Owner) -> Attempt | None:
+        """A late file of the same name, which is as good as a new one."""
+        for late in self._late:
+            if (late.plan.name, late.owner) == (plan.name, owner) and not late.is_taken and self._is_wanted(late):
+                self._take(late)
+                return late.attempt
+        return None
+
+    def _take(self, late: LateFile) -> None:
+        late.is_taken = True
+        assert late.attempt.file is not None
+        self._commitlog.record_leftover_gone(late.attempt.file)
+
+    def _is_wanted(self, late: LateFile) -> bool:
+        disk = self._commitlog.disks[late.attempt.disk.number]
+        is_first = late.names_given == self._commitlog.names.given
+        return disk.intended_state is DiskState.RW and is_first and self._is_free(late.plan)
 
     def _is_free(self, plan: CreatePlan) -> bool:
         """Whether a file may get the name now."""

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+import trio
+
 from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
@@ -115,6 +117,7 @@ class Removals:
         disk, name, inode = self._disks[file.disk], file.name, int(inodes.encode(file))
         self._changes.require_at_rest(disk, name)
         await self._moved.prepare_removal(removal)
+        await trio.lowlevel.checkpoint_if_cancelled()  # what begins now cannot be taken back
         is_late = False
 
         def leave_the_log() -> None:

@@ -3,8 +3,9 @@
 import errno
 import itertools
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -72,9 +73,10 @@ class Retention:
         probes: DiskProbes,
         memory: ClockMemory,
         lost_writes: Callable[[], Mapping[DiskNumber, tuple[LostWrite, ...]]],
+        silent: Callable[[], Mapping[DiskNumber, bool]],
     ) -> None:
         """`refresh_all` reads the attributes of every segment. `lost_writes` returns those of the disks that have
-        lost some."""
+        lost some. `silent`: as of AttemptsUnderWay."""
         self.rules = rules
         self._alerts: tuple[Alert, ...] = ()
         """Alerts of the last cycle."""
@@ -91,7 +93,9 @@ class Retention:
         self._probes = probes
         self._memory = memory
         self._lost_writes = lost_writes
+        self._silent = silent
         self._refused: RefusedFacts | None = None
+        self._refused_s = -math.inf
         self._state = EngineState()
         self._held_since_s: dict[tuple[DiskNumber, int], float] = {}
 
@@ -128,14 +132,13 @@ class Retention:
             return frozenset(self._commitlog.disks)
         return frozenset() if self._refused is None else frozenset({self._refused.disk})
 
-    async def reclaim(self, silent: Callable[[], Collection[DiskNumber]]) -> bool:
-        """Remove segments for a create that found no disk and holds the lock of all names. Returns whether any
-        went. `silent` returns the disks that have not answered a create: they count as without room, and the oldest
-        segment of one of them keeps all later ones."""
-        is_any_removed = False
-        while await self._remove(self._choose_for_create(silent())):
-            is_any_removed = True
-        return is_any_removed
+    async def reclaim(self) -> bool:
+        """Remove the oldest segment, if that helps a create that found no disk and holds the lock of all names.
+        Returns whether it went. After a removal that failed, none is tried for a moment: a broker repeats a create
+        about every millisecond."""
+        if self._commitlog.clock.monotonic() < self._refused_s + self._commitlog.timing.requests.no_disk_s:
+            return False
+        return await self._remove(self._choose_for_create())
 
     async def _remove(self, removal: Removal | None) -> bool:
         """Carry out what a rule has decided; False if it has decided nothing, or the removal failed. A failure is
@@ -146,8 +149,9 @@ class Retention:
             except (DiskError, OSError) as error:
                 log_event(log, logging.WARNING, "retention_failed", reason=str(error))
                 self._refused = RefusedFacts(removal.file.base_offset, removal.file.disk, _why(error))
+                self._refused_s = self._commitlog.clock.monotonic()
                 return False
-        if removal is not None or not self.is_full:
+        if removal is not None or not all_full(self._observe_for_create()):
             self._refused = None
         return removal is not None
 
@@ -181,10 +185,12 @@ class Retention:
         self._report(decision.alerts)
         return self._first_of(decision)
 
-    def _choose_for_create(self, silent: Collection[DiskNumber]) -> Removal | None:
+    def _choose_for_create(self) -> Removal | None:
         """The pressure is not followed: to the rules of a cycle, the figures of silent disks count."""
-        snapshot = self._observe().without_figures_of(silent)
-        return self._first_of(decide(self.rules, self._state, snapshot, for_create=True)[0])
+        return self._first_of(decide(self.rules, self._state, self._observe_for_create(), for_create=True)[0])
+
+    def _observe_for_create(self) -> Snapshot:
+        return self._observe().beside(self._silent())
 
     def reset_clock_baseline(self) -> None:
         """Make the next daemon accept the present time: an operator restarts this one on purpose."""

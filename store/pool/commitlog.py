@@ -371,7 +371,7 @@ class CommitLog:
         file = removal.file
         if not self.names.end_leaving(file):
             return
-        self.names.enter(file)
+        self.names.take_back(file)
         if file.role is Role.SEGMENT:
             self.others.remove(file)
             self.counters.removed[removal.reason] -= 1

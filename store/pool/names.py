@@ -78,6 +78,10 @@ class Names:
     def enter(self, file: Segment) -> None:
         """A file gets its name."""
         self.given += 1
+        self.take_back(file)
+
+    def take_back(self, file: Segment) -> None:
+        """A file has its name again, as its removal has failed."""
         if file.role is Role.TEMPORARY:
             self._temporaries[file.placed_as] = file
         else:

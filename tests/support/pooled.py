@@ -1,7 +1,7 @@
 """An open CommitLog on plain directories, with the parts of fusefs around it but without a mount."""
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ import trio
 from support.waiting import eventually
 
 from commitlogfs.fusefs import assembly
-from commitlogfs.fusefs.files.creation import Creation, Reclaim
+from commitlogfs.fusefs.files.creation import Creation
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
@@ -113,7 +113,7 @@ class Parts(assembly.Parts):
         self,
         directories: list[Path],
         commitlog: CommitLog,
-        reclaim: Reclaim | None = None,
+        reclaim: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         """`reclaim` takes the place of forced deletion."""
         super().__init__(commitlog, RetentionRules(mode=Mode.OFF), ScrubRules(), SilentObserver(), Kernel())
@@ -127,6 +127,7 @@ class Parts(assembly.Parts):
                 self.usage,
                 self.background,
                 self.observer,
+                self.attempts,
                 reclaim,
             )
 
@@ -151,7 +152,7 @@ def open_parts(
     workdir: Path,
     count: int = 3,
     segment_size: int = SIZE,
-    reclaim: Reclaim | None = None,
+    reclaim: Callable[[], Awaitable[bool]] | None = None,
     clock: Clock = SYSTEM_CLOCK,
     timing: Timing = PATIENT,
 ) -> Iterator[Parts]:

@@ -98,7 +98,7 @@ def test_room_is_made_although_a_disk_that_fails_is_still_to_be_tried(
     percents: dict[int, float] = {2: 95, 3: 95}
     asked = 0
 
-    async def reclaim(_silent: object) -> bool:
+    async def reclaim() -> bool:
         nonlocal asked
         asked += 1
         percents[2] = 50
@@ -123,7 +123,7 @@ def test_nobody_is_asked_for_room_again_and_again(workdir: Path, monkeypatch: py
     timing = replace(PATIENT, requests=replace(PATIENT.requests, no_disk_s=60.0))
     asked = 0
 
-    async def reclaim(_silent: object) -> bool:
+    async def reclaim() -> bool:
         nonlocal asked
         asked += 1
         return False
@@ -142,7 +142,7 @@ def test_nobody_is_asked_for_room_again_and_again(workdir: Path, monkeypatch: py
 
 def test_waiting_for_another_change_counts(workdir: Path) -> None:
     """The broker gives up after 5 s, whatever the time was spent on."""
-    timing = replace(PATIENT, requests=replace(PATIENT.requests, create_s=0.3, link_s=0.1))
+    timing = replace(PATIENT, requests=replace(PATIENT.requests, create_s=0.3, link_s=0.1, reclaim_s=0.1))
     clock = trio.testing.MockClock()
 
     async def change_for(seconds: float, task_status: "trio.TaskStatus[None]") -> None:

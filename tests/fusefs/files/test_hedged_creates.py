@@ -23,18 +23,19 @@ from commitlogfs.fusefs.files.handles import Handle
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
-from commitlogfs.store.errors import NoDiskAvailableError
+from commitlogfs.store.errors import NoDiskAvailableError, SegmentExistsError
 from commitlogfs.store.files import allocate, remove, safe_open
 from commitlogfs.store.files.attributes import stat_fd
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.pool.catalog import Role, Segment
-from commitlogfs.store.retention import RetentionRules
+from commitlogfs.store.retention import AlertCode, Mode, RetentionRules
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.timing import RequestTiming
 
 DEFAULTS = RequestTiming()
 NAME = name_of(0)
 MOMENT_S = 0.001
+STEP_S = 0.05
 
 
 class Silence:
@@ -172,8 +173,35 @@ class Life:
         return sorted(file.disk for file in others if file.role in roles and file.name == NAME)
 
     async def passes(self, seconds: float) -> None:
+        await self._rests()
         self.clock.jump(seconds)
+        await self._rests()
+
+    async def _rests(self) -> None:
+        """When every task waits, and no disk is measured: that takes real time."""
         await trio.testing.wait_all_tasks_blocked()
+        while self.parts.usage._lock.locked():
+            await self.when(lambda: not self.parts.usage._lock.locked())
+            await trio.testing.wait_all_tasks_blocked()
+
+    async def lives_for(self, seconds: float) -> None:
+        """In small steps, until the create has ended."""
+        end_s = self.clock.current_time() + seconds
+        while not self.has_ended and self.clock.current_time() < end_s:
+            await self.passes(STEP_S)
+
+    @asynccontextmanager
+    async def locked_for(self, seconds: float) -> AsyncIterator[None]:
+        """Another change holds the lock of all names."""
+
+        async def hold(task_status: "trio.TaskStatus[None]") -> None:
+            async with self.parts.changes.lock:
+                task_status.started()
+                await trio.sleep(seconds)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(hold)
+            yield
 
     def holders(self) -> list[int]:
         return [n for n, path in enumerate(self.parts.directories, 1) if NAME.decode() in names_in(path)]
@@ -202,6 +230,23 @@ def close_slowly(patch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.
 
     patch.setattr(os, "close", wait_and_close)
     return closing, closed
+
+
+def remove_slowly(
+    patch: pytest.MonkeyPatch, on_removal: Callable[[], None] = lambda: None
+) -> tuple[threading.Event, threading.Event]:
+    """Whether a removal has begun, and may end. `on_removal` is called before the end."""
+    removing, may_remove = threading.Event(), threading.Event()
+    remove_file = remove.remove_file
+
+    def wait_and_remove(*arguments: Any) -> DiskUsage:
+        removing.set()
+        assert may_remove.wait(PATIENCE_S)
+        on_removal()
+        return remove_file(*arguments)
+
+    patch.setattr(remove, "remove_file", wait_and_remove)
+    return removing, may_remove
 
 
 @pytest.fixture(params=["reserve", "link"])
@@ -659,7 +704,7 @@ def test_a_link_has_its_time_before_space_is_reclaimed(live, monkeypatch: pytest
         monkeypatch.setattr(safe_open, "link_unnamed", link_slowly)
         async with life.creating():
             await life.waits_for(*life.parts.commitlog.preview_next())
-            await life.passes(RECLAIM_AFTER_S - 2 * DEFAULTS.hedge_s - MOMENT_S)
+            await life.passes(RECLAIM_AFTER_S - DEFAULTS.hedge_s - MOMENT_S)
             life.silence.release(1)
             await life.when(linking.is_set)
             life.silence.release(2)
@@ -680,16 +725,10 @@ def test_a_disk_that_answers_during_a_removal_gets_the_segment(live, call, monke
 
     async def main(life: Life) -> None:
         await life.full_but_for(1, [2, 2, 3, 3, 2])
-        removing, may_remove = threading.Event(), threading.Event()
-        remove_file = remove.remove_file
-
-        def remove_slowly(*arguments: Any) -> DiskUsage:
-            removing.set()
-            assert may_remove.wait(PATIENCE_S)
-            life.room.leave(2, -1)  # one segment is not enough
-            return remove_file(*arguments)
-
-        monkeypatch.setattr(remove, "remove_file", remove_slowly)
+        removing, may_remove = remove_slowly(
+            monkeypatch,
+            lambda: life.room.leave(2, -1),  # one segment is not enough
+        )
         async with life.creating():
             await life.asked(1)
             await life.passes(RECLAIM_AFTER_S)
@@ -709,15 +748,7 @@ def test_a_disk_that_answers_during_a_removal_gets_the_segment(live, call, monke
 def test_a_removal_that_hangs_ends_no_attempt(live, call, monkeypatch: pytest.MonkeyPatch):
     async def main(life: Life) -> None:
         await life.full_but_for(1, [2, 3, 2, 3, 2])
-        removing, may_remove = threading.Event(), threading.Event()
-        remove_file = remove.remove_file
-
-        def remove_slowly(*arguments: Any) -> DiskUsage:
-            removing.set()
-            assert may_remove.wait(PATIENCE_S)
-            return remove_file(*arguments)
-
-        monkeypatch.setattr(remove, "remove_file", remove_slowly)
+        removing, may_remove = remove_slowly(monkeypatch)
         async with life.creating():
             await life.asked(1)
             await life.passes(RECLAIM_AFTER_S)
@@ -794,3 +825,333 @@ def test_a_disk_that_failed_once_counts_with_its_room(live, call):
         assert life.indexes == [0, 1, 2, 3, 4]
 
     live(call, main)
+
+
+# --- when nothing is removed -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("locked_s", [2.0, 3.0, 3.3])
+def test_waiting_for_another_change_costs_no_segment(live, call, locked_s: float):
+    """The disk has its time from the moment at which it is asked."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        async with life.locked_for(locked_s), life.creating():
+            await life.passes(locked_s)
+            await life.asked(1)
+            await life.lives_for(0.4)
+            assert life.indexes == [0, 1, 2, 3, 4]
+            life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live(call, main)
+
+
+@pytest.mark.parametrize("left_s", [DEFAULTS.hedge_s, 0.0])
+def test_a_create_without_time_for_it_removes_nothing(live, left_s: float):
+    """No disk could make the segment in what is left of its time."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        await life.leaves({})
+        locked_s = DEFAULTS.create_s - DEFAULTS.link_s - left_s
+        async with life.locked_for(locked_s), life.creating():
+            await life.passes(locked_s)
+            await life.when(lambda: life.has_ended)
+        assert life.error is not None
+        assert life.indexes == [0, 1, 2, 3, 4]
+
+    live("reserve", main)
+
+
+def test_a_silent_disk_whose_time_does_not_end_before_the_create_costs_no_segment(live, call):
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        locked_s = DEFAULTS.create_s - DEFAULTS.link_s - RECLAIM_AFTER_S
+        async with life.locked_for(locked_s), life.creating():
+            await life.passes(locked_s)
+            await life.asked(1)
+            await life.lives_for(DEFAULTS.create_s)
+        assert life.error is not None
+        assert life.indexes == [0, 1, 2, 3, 4]
+
+    live(call, main)
+
+
+def test_space_that_others_have_freed_costs_no_segment(live, call):
+    """The figures from the begin of the create are old."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S - 2 * DEFAULTS.usage_age_s)
+            life.room.leave(2, 5)
+            await life.passes(2 * DEFAULTS.usage_age_s)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 2
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live(call, main)
+
+
+def test_a_disk_that_gets_room_is_asked_while_others_are_silent(live, call):
+    """The oldest segment is on the silent disk, so nothing can be removed."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [1, 2, 3, 2, 3])
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(2.0)
+            life.room.leave(2, 5)
+            await life.lives_for(2 * DEFAULTS.hedge_s)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 2
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live(call, main)
+
+
+def test_a_removal_that_takes_longer_than_two_seconds_is_waited_for(live, call, monkeypatch: pytest.MonkeyPatch):
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S)
+            await life.when(lambda: life.has_ended)
+        life.name, life.handle = name_of(6), None
+        await life.leaves({1: 10})
+        removing, may_remove = remove_slowly(monkeypatch)
+        async with life.creating():
+            await life.when(lambda: len(life.parts.creation._under_way._attempts) == 2)
+            await life.passes(DEFAULTS.hedge_s)
+            await life.when(removing.is_set)
+            await life.passes(DEFAULTS.reclaim_s + 2 * STEP_S)
+            may_remove.set()
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 3
+        assert life.indexes == [2, 3, 4, 5, 6]
+
+    live(call, main)
+
+
+def test_a_link_has_its_time_before_a_second_removal(live, monkeypatch: pytest.MonkeyPatch):
+    """The disk answers during the first one."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 2, 3, 3, 2, 3])
+        life.room.leave(2, -1)  # two segments are needed
+        life.room.leave(3, -5)
+        await life.parts.usage.refresh(0)
+        removing, may_remove = remove_slowly(monkeypatch)
+        linking, may_link = threading.Event(), threading.Event()
+        link = safe_open.link_unnamed
+
+        def link_slowly(fd: int, dirfd: int, name: bytes) -> None:
+            linking.set()
+            assert may_link.wait(PATIENCE_S)
+            link(fd, dirfd, name)
+
+        monkeypatch.setattr(safe_open, "link_unnamed", link_slowly)
+        try:
+            async with life.creating():
+                await life.asked(1)
+                await life.passes(RECLAIM_AFTER_S)
+                await life.when(removing.is_set)
+                life.silence.release(1)
+                await life.when(linking.is_set)
+                may_remove.set()
+                await life.when(lambda: not life.parts.commitlog.is_removing)
+                await life.passes(STEP_S)
+                may_link.set()
+                await life.when(lambda: life.has_ended)
+        finally:
+            may_link.set()
+            may_remove.set()
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [1, 2, 3, 4, 5, 6]
+
+    live("reserve", main)
+
+
+def test_no_removal_begins_on_a_disk_that_has_just_become_silent(live):
+    """All others are full, so that it is not asked."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [1, 2, 3, 2, 3])
+        async with life.creating():
+            await life.asked(1)
+            life.room.leave(2, 1)
+            await life.passes(DEFAULTS.hedge_s)
+            await life.lives_for(2 * DEFAULTS.hedge_s)
+            await life.when(lambda: life.has_ended)
+        life.name, life.handle = name_of(6), None
+        await life.leaves({})
+        assert list(life.parts.attempts.silent().values()) == [False]
+        async with life.creating():
+            await life.when(lambda: life.has_ended)
+        assert life.error is not None
+        assert errno_of(life.error) == errno.ENOSPC
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live("reserve", main)
+
+
+def test_the_next_create_of_the_name_takes_what_was_linked_late(live, monkeypatch: pytest.MonkeyPatch):
+    """The disk answers while that create holds the lock of all names."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        parts = life.parts
+        parts.retention.rules = RetentionRules(mode=Mode.OFF)
+        async with life.creating():
+            await life.asked(1)
+            await life.lives_for(DEFAULTS.create_s)
+        assert life.error is not None
+        life.error = None
+        parts.retention.rules = RetentionRules()
+
+        async def committed(_: DiskNumber) -> None:
+            await trio.sleep(STEP_S)
+
+        monkeypatch.setattr(parts.background, "committed", committed)
+        async with life.creating():
+            await life.when(parts.changes.lock.locked)
+            life.silence.release(1)
+            await life.when(lambda: life.name.decode() in names_in(parts.directories[0]))
+            await life.when(lambda: parts.changes.lock.statistics().tasks_waiting == 1)
+            assert not parts.attempts.silent(), "it has answered"
+            await life.passes(STEP_S)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+        assert parts.commitlog.find_name(life.name) is life.handle.file
+        await parts.handles.release(inodes.encode(life.handle.file))
+        await life.when(lambda: life.open_files() == 0)
+        assert life.leftovers() == []
+
+    live("link", main)
+
+
+# --- removals that fail ----------------------------------------------------------------------------------
+
+
+def refuse_removals(patch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each that was tried."""
+    tried: list[int] = []
+
+    def refuse(dirfd: int, *_: Any) -> DiskUsage:
+        tried.append(dirfd)
+        raise OSError(errno.EPERM, "injected")
+
+    patch.setattr(remove, "remove_file", refuse)
+    return tried
+
+
+def test_a_refused_removal_is_reported_as_long_as_creates_fail(live, call, monkeypatch: pytest.MonkeyPatch):
+    """A cycle finds nothing to remove: to it, the silent disk has room."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        refuse_removals(monkeypatch)
+        retention = life.parts.retention
+        retention.cycles = 1  # the first one would probe the silent disk
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S)
+            await life.when(lambda: retention._refused is not None)
+            await life.lives_for(DEFAULTS.create_s)
+        assert life.error is not None
+
+        def codes() -> list[AlertCode]:
+            return [alert.code for alert in retention.preview().alerts]
+
+        for _ in range(2):
+            await retention.cycle()
+            assert AlertCode.STUCK in codes()
+        life.silence.release(1)
+        await life.when(lambda: not life.parts.attempts._attempts)
+        await retention.cycle()
+        assert AlertCode.STUCK not in codes()
+
+    live(call, main)
+
+
+def test_a_refused_removal_is_not_tried_for_each_create(live, monkeypatch: pytest.MonkeyPatch):
+    """Its only disk may have the file yet, so each create after it fails at once, and a broker repeats it."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        tried = refuse_removals(monkeypatch)
+        async with life.creating():
+            await life.asked(1)
+            await life.lives_for(DEFAULTS.create_s)
+        assert life.error is not None
+        tried.clear()
+        await life.parts.usage.refresh(0)
+        for _ in range(5):
+            with pytest.raises(NoDiskAvailableError):
+                await life.parts.creation.create(life.name, OURS)
+        assert len(tried) <= 1
+
+    live("link", main)
+
+
+def test_a_late_removal_that_fails_is_no_reason_to_give_a_late_file_up(live, monkeypatch: pytest.MonkeyPatch):
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+
+        def refuse() -> None:
+            raise OSError(errno.EPERM, "injected")
+
+        removing, may_remove = remove_slowly(monkeypatch, refuse)
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S)
+            await life.when(removing.is_set)
+            await life.lives_for(DEFAULTS.create_s)
+        assert life.error is not None
+        may_remove.set()
+        await life.when(lambda: not life.parts.commitlog.is_removing)
+        life.silence.release(1)
+        await life.when(lambda: life.open_files() == 0)
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live("link", main)
+
+
+def test_a_file_of_the_name_that_is_found_during_a_removal_ends_the_create(live, monkeypatch: pytest.MonkeyPatch):
+    """With the error itself."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        removing, may_remove = remove_slowly(monkeypatch)
+        async with trio.open_nursery() as nursery:
+
+            async def fail() -> None:
+                with pytest.raises(SegmentExistsError):
+                    await life.parts.creation.create(life.name, OURS)
+                may_remove.set()
+
+            nursery.start_soon(fail)
+            await life.asked(1)
+            await life.passes(RECLAIM_AFTER_S)
+            await life.when(removing.is_set)
+            (life.parts.directories[0] / life.name.decode()).touch()
+            life.silence.release(1)
+        await life.when(lambda: not life.parts.commitlog.is_removing)
+
+    live("link", main)
+
+
+def test_times_that_leave_none_for_silent_disks_are_refused():
+    with pytest.raises(ValueError, match="less than create_s"):
+        RequestTiming(create_s=3.0)

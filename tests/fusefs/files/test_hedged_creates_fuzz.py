@@ -217,7 +217,7 @@ class Life:
         else:
             self._tell(f"unlinked {name!r}")
 
-    async def reclaim(self, _silent: object) -> bool:
+    async def reclaim(self) -> bool:
         """In place of forced deletion: whether a create makes another attempt."""
         return self.chance.random() < 0.5
 
@@ -437,7 +437,7 @@ def test_a_life_beside_disks_that_hang_and_fail(
     clock = MockClock()
     timing = replace(PATIENT, requests=DEFAULTS)
     life: Life
-    reclaim = None if kind is FullLife else lambda silent: life.reclaim(silent)
+    reclaim = None if kind is FullLife else lambda: life.reclaim()
     with open_parts(workdir, DISKS, reclaim=reclaim, clock=VirtualTime(clock), timing=timing) as parts:
         life = kind(parts, clock, seed)
         try:

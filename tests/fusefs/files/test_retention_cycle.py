@@ -57,6 +57,7 @@ def daemon(parts: Parts, memory: Backing) -> Retention:
         probes,
         memory,
         parts.verdicts.lost_writes,
+        parts.attempts.silent,
     )
 
 
