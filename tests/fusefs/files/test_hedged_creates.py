@@ -197,7 +197,7 @@ class Life:
         async def hold(task_status: "trio.TaskStatus[None]") -> None:
             async with self.parts.changes.lock:
                 task_status.started()
-                await trio.sleep(seconds)
+                await virtual_time(seconds)
 
         async with trio.open_nursery() as nursery:
             await nursery.start(hold)
@@ -216,6 +216,11 @@ class Life:
             except FileNotFoundError:
                 continue
         return count
+
+
+async def virtual_time(seconds: float) -> None:
+    with trio.move_on_after(seconds):
+        await trio.sleep_forever()
 
 
 def close_slowly(patch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
@@ -967,7 +972,8 @@ def test_a_link_has_its_time_before_a_second_removal(live, monkeypatch: pytest.M
                 life.silence.release(1)
                 await life.when(linking.is_set)
                 may_remove.set()
-                await life.when(lambda: not life.parts.commitlog.is_removing)
+                await life.when(lambda: name_of(0).decode() not in names_in(life.parts.directories[1]))
+                await life.when(lambda: life.indexes[0] == 1 and not life.parts.commitlog.is_removing)
                 await life.passes(STEP_S)
                 may_link.set()
                 await life.when(lambda: life.has_ended)
@@ -1019,7 +1025,7 @@ def test_the_next_create_of_the_name_takes_what_was_linked_late(live, monkeypatc
         parts.retention.rules = RetentionRules()
 
         async def committed(_: DiskNumber) -> None:
-            await trio.sleep(STEP_S)
+            await virtual_time(STEP_S)
 
         monkeypatch.setattr(parts.background, "committed", committed)
         async with life.creating():
