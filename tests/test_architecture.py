@@ -163,6 +163,8 @@ GATE_EXCEPTIONS = {
     "tests/exporter/test_figures.py::test_mounts_that_cannot_be_looked_for_stay": "polls as `until`, under asyncio",
     "tests/fusefs/disks/test_background.py::create_waits": "gives a create the opportunity to end too early",
     "tests/fusefs/disks/test_reminders.py": "trio.run gets a MockClock in the helper `run`",
+    "tests/fusefs/files/test_hedged_creates.py::virtual_time": "trio.run gets a MockClock in the fixture `live`",
+    "tests/fusefs/files/test_hedged_creates_fuzz.py::LockLife._hold": "trio.run gets a MockClock",
     "tests/fusefs/integrity/test_checksums.py::Background.require": "gives time for one checksum too many",
     "tests/fusefs/integrity/test_scrub.py::Daemon.stays": "gives an opportunity for a change of the state",
     "tests/mount/keeper/test_keeper.py::TestWithMount.test_a_stop_that_was_refused_is_over": (

@@ -219,8 +219,7 @@ class Life:
 
 
 async def virtual_time(seconds: float) -> None:
-    with trio.move_on_after(seconds):
-        await trio.sleep_forever()
+    await trio.sleep(seconds)
 
 
 def close_slowly(patch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
