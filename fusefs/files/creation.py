@@ -134,9 +134,10 @@ class Creation:
         """Whether a segment was removed, or may have been, so that the create is worth another attempt. None is
         removed if too little time is left for that, and for a disk to make the file after it. In any case, the
         disks are measured before."""
-        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.hedge_s)
-        latest = link_deadline - self._timing.hedge_s
-        if trio.current_time() > latest - self._timing.hedge_s:
+        step_s = min(self._timing.hedge_s, self._timing.reclaim_s / 4)
+        await self._usage.refresh_soon(self._timing.usage_age_s, step_s)
+        latest = link_deadline - step_s
+        if trio.current_time() > latest - step_s:
             return False
         await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
         with trio.move_on_at(latest):
