@@ -220,10 +220,9 @@ class _Worker:
         if self.to_read[at : at + 1] != [base]:
             self.to_read.insert(at, base)
 
-    def late_count(self) -> int:
-        """Number of segments that are left, although they lie before the position: they have come from other
+    def count_before(self, position: BaseOffset) -> int:
+        """Number of segments before a position that are left. Those before the worker's own have come from other
         disks."""
-        position = self.progress.position
         is_at_hand = self.job is not None and self.job.segment.base_offset < position
         return len(self.to_read) - bisect_right(self.to_read, -position, key=lambda one: -one) + is_at_hand
 
@@ -753,18 +752,17 @@ class Scrub:
         return await self._record(segment, verdict)
 
     def _recordable(self, worker: _Worker) -> Progress:
-        """The progress that another daemon may continue. The segments whose verdicts only this daemon knows are not
-        read, for that one, and the run is not beyond the first of them. Nor are those read that are still left
-        before the position."""
-        progress, unrecorded, late = worker.progress, self._unrecorded(worker), worker.late_count()
-        if late:
-            progress = replace(progress, unread=progress.unread + late)
-        if not unrecorded:
-            return progress
-        progress = replace(progress, unread=progress.unread + len(unrecorded))
+        """The progress that another daemon may continue: from the first segment whose verdict only this one knows.
+        What that daemon does not read is not read: segments that are still left before the position, and, of a run
+        that was cancelled, those with such verdicts."""
+        progress, unrecorded = worker.progress, self._unrecorded(worker)
+        unknown = 0
         if progress.run.command is Command.CANCEL:
-            return progress
-        return replace(progress, position=min(progress.position, unrecorded[0].base_offset), ended_s=0)
+            unknown = len(unrecorded)
+        elif unrecorded:
+            position = min(progress.position, unrecorded[0].base_offset)
+            progress = replace(progress, position=position, ended_s=0)
+        return replace(progress, unread=progress.unread + worker.count_before(progress.position) + unknown)
 
     def _unrecorded(self, worker: _Worker) -> list[Segment]:
         """The segments of the run on a disk whose verdicts only this daemon knows."""

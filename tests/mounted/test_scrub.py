@@ -283,6 +283,7 @@ def test_after_a_start_both_wait_for_what_is_recorded(filled: PoolMount) -> None
     assert (cleared.status, cleared.out + cleared.err) == (0, "test: 1 verdict removed\n")
 
 
+@pytest.mark.full
 def test_a_disk_that_has_not_answered_is_named(filled: PoolMount) -> None:
     """Nothing says that all is well before the disks have answered which segments are damaged."""
     pool = filled

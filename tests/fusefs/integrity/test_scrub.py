@@ -121,6 +121,11 @@ class Daemon:
     async def ended(self) -> None:
         await until(lambda: not self.scrub.is_active)
 
+    async def complete_one(self) -> None:
+        """Begin a run, and wait for its end."""
+        await self.scrub.begin(RATE, follows_chains=False)
+        await self.ended()
+
     async def stays(self, *, active: bool) -> None:
         """For a little while, which is an opportunity for a change."""
         for _ in range(20):
@@ -204,8 +209,7 @@ def test_two_of_one_second_end_after_their_begin(parts: Parts) -> None:
         async with daemon.running() as scrub:
             for _ in range(2):
                 former = scrub.latest
-                await scrub.begin(RATE, follows_chains=False)
-                await daemon.ended()
+                await daemon.complete_one()
                 assert scrub.latest.number > former.number
                 assert scrub.latest.begun_s == scrub.completed_s() == NOW_S
             await scrub.begin(1, follows_chains=False)
@@ -233,8 +237,7 @@ def test_one_after_a_wrong_clock_has_the_right_times(parts: Parts, *, is_cancell
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             first_s = scrub.latest.begun_s
             daemon.busy.update(parts.commitlog.disks)
             daemon.now_s = NOW_S
@@ -319,13 +322,11 @@ def test_an_incomplete_one_shows_no_completion_in_the_future(parts: Parts) -> No
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             daemon.now_s = NOW_S
             for index in range(3):
                 place(parts, index).unlink()
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             assert scrub.unread() == dict.fromkeys(parts.commitlog.disks, 1)
             assert scrub.completed_s() == NOW_S
 
@@ -506,8 +507,7 @@ def test_a_clock_that_is_set_back_makes_none_due(parts: Parts, back_s: float) ->
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             first = scrub.latest
             daemon.busy.update(parts.commitlog.disks)
             daemon.now_s -= back_s
@@ -668,8 +668,7 @@ def test_without_a_schedule_none_begins(parts: Parts) -> None:
             await daemon.stays(active=False)
             assert scrub.next_s() is None
             assert layout.XATTR_SCRUB not in os.listxattr(parts.directories[0])
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             assert layout.XATTR_SCRUB in os.listxattr(parts.directories[0])
 
     trio.run(run)
@@ -867,8 +866,7 @@ def test_a_file_that_cannot_be_opened_is_passed_over(parts: Parts, caplog: pytes
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             assert scrub.unread() == {DiskNumber(2): 1, DiskNumber(3): 1}
             assert scrub.completed_s() == 0
             assert scrub.read_bytes == (SEALED - 2) * SIZE
@@ -892,8 +890,7 @@ def test_a_segment_that_changes_during_each_read_is_not_read(parts: Parts, monke
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             assert scrub.unread() == {DiskNumber(2): 1}
             assert scrub.completed_s() == 0
 
@@ -985,14 +982,13 @@ def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts, full: set[int
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             await others_have_recorded_the_end(parts)
             assert scrub.completed_s() == 0
             assert not parts.verdicts.is_recorded(segment(parts, DAMAGED))
         recorded = recorded_on_second(parts)
         assert (recorded.run, recorded.position) == (scrub.latest, DAMAGED * SIZE)
-        assert (recorded.ended_s, recorded.completed_s, recorded.unread) == (0, 0, 1)
+        assert (recorded.ended_s, recorded.completed_s, recorded.unread) == (0, 0, 0)
         second.scrub._verdicts = verdicts = forget_verdicts(parts)
         async with second.running() as scrub, trio.open_nursery() as nursery:
             assert scrub.completed_s() == 0
@@ -1003,8 +999,7 @@ def test_the_next_daemon_finds_what_was_not_recorded(parts: Parts, full: set[int
             nursery.start_soon(verdicts.run)
             await until(lambda: recorded_on_second(parts).ended_s > 0)
             assert verdicts.is_recorded(segment(parts, DAMAGED))
-            await scrub.begin(RATE, follows_chains=False)
-            await second.ended()
+            await second.complete_one()
             assert scrub.completed_s() > 0
             nursery.cancel_scope.cancel()
 
@@ -1018,8 +1013,7 @@ def test_what_cannot_be_recorded_does_not_delay_the_next_scheduled_one(parts: Pa
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             await others_have_recorded_the_end(parts)
         second.now_s = NOW_S + HOUR_S / 2
         second.scrub._verdicts = forget_verdicts(parts)
@@ -1033,23 +1027,44 @@ def test_what_cannot_be_recorded_does_not_delay_the_next_scheduled_one(parts: Pa
 
 @pytest.mark.usefixtures("full")
 @pytest.mark.parametrize("command", [Command.CANCEL, Command.PAUSE])
-def test_a_run_that_reads_nothing_more_says_what_is_not_known(parts: Parts, command: Command) -> None:
-    """The next daemon does not find the damage then, but it does not call it well, either."""
+def test_a_run_that_does_not_go_on_says_what_is_not_known(parts: Parts, command: Command) -> None:
+    """The next daemon does not know the damage then, but it does not call it well, either: the segment is left, or
+    counts as not read."""
     damage(parts)
     daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             daemon.busy.update(parts.commitlog.disks)
             await scrub.begin(RATE, follows_chains=False)
             await scrub.change(command, 0)
             assert recorded_on_second(parts).ended_s == (NOW_S if command is Command.CANCEL else 0)
         second.scrub._verdicts = forget_verdicts(parts)
         async with second.running() as scrub:
-            assert scrub.unread() == {DiskNumber(2): 1}
-            assert scrub.figures()[DiskNumber(2)].progress.completed_s == 0
+            figures = scrub.figures()[DiskNumber(2)]
+            assert figures.progress.completed_s == 0
+            assert figures.progress.unread == (command is Command.CANCEL)
+            assert (figures.left_bytes > 0) == (command is Command.PAUSE)
+
+    trio.run(run)
+
+
+@pytest.mark.usefixtures("full")
+def test_restarts_count_what_is_not_known_once(parts: Parts) -> None:
+    """Each daemon finds it again."""
+    damage(parts)
+
+    async def run() -> None:
+        for _ in range(3):
+            daemon = Daemon(parts, ScrubRules(0.0))
+            daemon.scrub._verdicts = forget_verdicts(parts)
+            async with daemon.running() as scrub:
+                if not scrub.latest.begun_s:
+                    await daemon.complete_one()
+                await others_have_recorded_the_end(parts)
+                assert scrub.unread() == {}
+                assert scrub.completed_s() == 0
 
     trio.run(run)
 
@@ -1060,9 +1075,8 @@ def test_a_verdict_is_recorded_before_the_scrub_goes_on(parts: Parts) -> None:
     daemon = Daemon(parts, ScrubRules(0.0))
 
     async def run() -> None:
-        async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+        async with daemon.running():
+            await daemon.complete_one()
             assert parts.verdicts.is_recorded(segment(parts, DAMAGED))
             await until(lambda: recorded_on_second(parts).ended_s > 0)
 
@@ -1226,8 +1240,7 @@ def test_a_segment_that_was_put_back_is_read_although_it_is_open(parts: Parts) -
             assert parts.sources.is_written_to(source)
             spoil(parts, 1)
             async with daemon.running() as scrub:
-                await scrub.begin(RATE, follows_chains=False)
-                await daemon.ended()
+                await daemon.complete_one()
                 assert parts.verdicts.kind_of(source) is Kind.WRITTEN_BROKEN
                 assert (scrub.unread(), scrub.completed_s()) == ({}, int(NOW_S))
 
@@ -1301,8 +1314,7 @@ def test_a_disk_whose_record_is_lost_is_read(parts: Parts, monkeypatch: pytest.M
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             await until(lambda: recorded_on_second(parts).ended_s > 0)
             await others_have_recorded_the_end(parts)
         recorded = bytearray(os.getxattr(directory, layout.XATTR_SCRUB))
@@ -1331,8 +1343,7 @@ def test_a_disk_that_has_joined_since_takes_no_part(parts: Parts) -> None:
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             await until(lambda: recorded_on_second(parts).ended_s > 0)
             await others_have_recorded_the_end(parts)
             completed_s = scrub.completed_s()
@@ -1352,8 +1363,7 @@ def test_none_is_complete_while_a_disk_is_missing(parts: Parts) -> None:
 
     async def run() -> None:
         async with daemon.running() as scrub:
-            await scrub.begin(RATE, follows_chains=False)
-            await daemon.ended()
+            await daemon.complete_one()
             parts.commitlog.missing = ("/data4/commitlog",)
             assert scrub.completed_s() == 0
             parts.commitlog.missing = ()
