@@ -218,10 +218,17 @@ def test_a_hanging_disk(disk_farm: DiskFarm, make_pool: MakePool) -> None:
     assert [str(disk.path) in archive.text("mounts.txt") for disk in disks] == [True, True]
 
 
-def test_a_user_beside_a_mount_of_root(make_pool: MakePool, desktop: Desktop) -> None:
+@pytest.fixture
+def open_to_all(make_pool: MakePool) -> PoolMount:
     pool = make_pool(1, born=False, name=f"orders{os.getpid()}")
     pool.init("--mode", "0755")
     pool.start()
+    return pool
+
+
+def test_a_user_beside_a_mount_of_root(open_to_all: PoolMount, desktop: Desktop) -> None:
+    """The mount comes first: nothing that is mounted later can be seen from the desktop."""
+    pool = open_to_all
     output = desktop.home / "archive.tar.gz"
     command = [sys.executable, "-m", "commitlogfs.mount.cli", "debug", pool.mountpoint, "--output", output]
     ran = desktop.run(*command)
