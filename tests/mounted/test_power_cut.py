@@ -127,9 +127,9 @@ def test_a_segment_made_ahead_of_one_that_was_undone(caching: Callable[[str], Ca
     os.sync()
     with mount.disks[0].hanging():
         undone = os.open(pool.path(2), os.O_RDWR | os.O_CREAT)
-        assert pool.disk_of(2) == 0
+        pool.require_logged(f"event=created segment={pool.path(2).name} disk={pool.disks[0]}")
         ahead = os.open(pool.path(3), os.O_RDWR | os.O_CREAT)
-        assert pool.disk_of(3) == 1
+        pool.require_logged(f"event=created segment={pool.path(3).name} disk={pool.disks[1]}")
         os.ftruncate(ahead, MIB)
         os.fsync(ahead)
         pool.require_logged("commit_wait_timed_out")
