@@ -26,6 +26,8 @@ from commitlogfs.mount.config.model import Config, is_within, load_config, path_
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
 from commitlogfs.mount.preflight.successor_check import require_same_mount
+from commitlogfs.store.files.usage import DiskUsage
+from commitlogfs.store.moves import targets
 
 
 def add(
@@ -61,15 +63,24 @@ def add(
 
 
 def plan_addition(target: Target, path: str, *, instead_of: str = "") -> dict[str, Any]:
-    """The disk that the directory would become, with the configuration file as `file`. Checks whether the next
-    daemon would mount the pool as it is, unless the disk comes `instead_of` one, which is given up before.
-    Raises as `join_pool`."""
+    """The disk that the directory would become, with the configuration file as `file`, and the number of segments
+    that it takes below its `force` threshold as `room`. Checks whether the next daemon would mount the pool as it
+    is, unless the disk comes `instead_of` one, which is given up before. Raises as `join_pool`."""
     with ExitStack() as stack:
         file, present, planned = _open_configuration(stack, target, path)
         plan = _prepare(target, path, dry_run=True, instead_of=instead_of)
         if not instead_of and planned is not None:  # a file that names the directory unprepared is refused anyway
             rehearse(target.name, present, None, "added")
-        return {**plan, "file": file}
+        config = present if planned is None else planned.config
+        return {**plan, "file": file, "room": _room(config, plan)}
+
+
+def _room(config: Config, plan: dict[str, Any]) -> int:
+    """As a drain reckons it once the disk has joined."""
+    disk = next(disk for disk in config.disks if disk.path == plan["path"])
+    usage = DiskUsage(plan["total_bytes"], plan["free_bytes"], plan["available_bytes"])
+    new = targets.Target(plan["number"], usage, disk.thresholds)
+    return 0 if disk.readonly else targets.segments_below_force(new, plan["segment_size"])
 
 
 def join_pool(target: Target, path: str, timeout: float) -> dict[str, Any]:

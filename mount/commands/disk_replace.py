@@ -62,27 +62,21 @@ def replace(
     joined = _joined_before(target.name, status, old, path)
     if joined is None:
         plan = plan_addition(target, path)
-        drained = ask(
-            target, "disk-drain", disk=old, dry_run=True, more_room_bytes=plan["available_bytes"], **rates
+        drained = ask(target, "disk-drain", disk=old, dry_run=True, more_room=plan["room"], **rates)
+        text = (
+            f"{target.name}: {path} would become disk {plan['number']}, and {old} would drain"
+            f"{_HOW[drained['mode']]}: {count_of(drained['to_move'], 'segment')} "
+            f"({approximate_size(drained['to_move'] * drained['segment_size'])}) to move"
         )
-        if dry_run:
-            _show(
-                {**plan, "old": old, "to_move": drained["to_move"]},
-                f"{target.name}: {path} would become disk {plan['number']}, and {old} would drain"
-                f"{_HOW[drained['mode']]}: "
-                f"{count_of(drained['to_move'], 'segment')} "
-                f"({approximate_size(drained['to_move'] * drained['segment_size'])}) to move",
-                wants_json=wants_json,
-            )
-            return
-        joined = join_pool(target, path, timeout)
-    elif dry_run:
-        _show(
-            {"name": target.name, **joined, "old": old},
-            f"{target.name}: {path} is disk {joined['number']} already, and {old} drains",
-            wants_json=wants_json,
-        )
+    else:
+        plan = {"name": target.name, **joined}
+        drained = ask(target, "disk-drain", disk=old, dry_run=True, has_room=True, **rates)
+        text = f"{target.name}: {path} is disk {joined['number']} already, and {old} drains{_HOW[drained['mode']]}"
+    if dry_run:
+        _show({**plan, "old": old, "to_move": drained["to_move"]}, text, wants_json=wants_json)
         return
+    if joined is None:
+        joined = join_pool(target, path, timeout)
     _drain(target, joined, old, rates, timeout, wait=wait, wants_json=wants_json)
 
 
@@ -112,7 +106,13 @@ def _drain(
 ) -> None:
     """The new disk is one of the pool; the old one drains, and leaves."""
     path = joined["path"]
-    drained = ask(target, "disk-drain", disk=old, **rates)
+    try:
+        drained = ask(target, "disk-drain", disk=old, has_room=True, **rates)
+    except RefusedError as error:  # the old disk has changed since the plan
+        raise RefusedError(
+            f"{error}; {path} is disk {joined['number']} of the pool by now: correct that, and run "
+            f"`disk drain {old}`"
+        ) from error
     result = {"name": target.name, **joined, "old": old, "to_move": drained["to_move"], "left": False}
     if not wait:
         more = f"`commitlogfs disk remove {old}` when `disk safe-to-remove` says so"

@@ -143,25 +143,23 @@ class DiskChanges:
 
     async def _drain(self, request: dict[str, Any]) -> dict[str, Any]:
         """A disk becomes empty: its segments are moved, or expire. Once more, it changes mode and rate; a field
-        that is left out keeps the present one."""
+        that is left out keeps the present one.
+
+        `more_room`: number of segments that a disk takes which is to join before (of a dry run). `has_room`: such a
+        dry run has found room, and the disk has joined, so a refusal would leave the change half done."""
         disk, dry_run = self._find(request_fields.disk(request)), request_fields.flag(request, "dry_run")
         present = disk.drain or Drain(0)
         mode = request_fields.choice(request, "mode", DrainMode, present.mode)
         rate = request_fields.number(request, "rate", present.rate)
-        more_bytes = request_fields.number(request, "more_room_bytes", 0)
-        if disk.is_leaving or disk.is_joining:
-            raise PoolError(f"{disk.path}: is {disk.present_state.value}; wait until that is done")
+        more_room = request_fields.number(request, "more_room", 0)
+        has_room = request_fields.flag(request, "has_room")
         if rate and not mode.copies:
             raise PoolError(f"{disk.path}: drains by expiry, and nothing is copied; leave out --rate")
-        if mode is not DrainMode.FAILING:
-            _require_well(disk)
-        if not self._commitlog.others_take_segments(disk):
-            raise PoolError(f"{disk.path}: {_NO_OTHER}")
+        self._require_drainable(disk, mode, another_joins=bool(more_room))
         plan, size = self._parts.drains.plan(disk), self._commitlog.segment_size
-        more = more_bytes * disk.thresholds.force // 100 // size
-        room = plan.room + more
-        if mode.copies:
-            _require_room(disk, plan.needed, room, size, gives_more=bool(more))
+        room = plan.room + more_room
+        if mode.copies and not has_room:
+            _require_room(disk, plan.needed, room, size, gives_more="more_room" in request)
         since_s = round(self._clock.wall()) if disk.drain is None else disk.drain.since_s
         wanted = Drain(since_s, mode, rate)
         changed = wanted != disk.drain
@@ -181,6 +179,15 @@ class DiskChanges:
             "changed": changed,
             "lagging": lagging,
         }
+
+    def _require_drainable(self, disk: Disk, mode: DrainMode, *, another_joins: bool) -> None:
+        """Raises PoolError."""
+        if disk.is_leaving or disk.is_joining:
+            raise PoolError(f"{disk.path}: is {disk.present_state.value}; wait until that is done")
+        if mode is not DrainMode.FAILING:
+            _require_well(disk)
+        if not another_joins and not self._commitlog.others_take_segments(disk):
+            raise PoolError(f"{disk.path}: {_NO_OTHER}")
 
     async def _cancel(self, request: dict[str, Any]) -> dict[str, Any]:
         """A disk stays as it is, and takes new segments again unless it is cordoned."""
@@ -541,7 +548,9 @@ class DiskChanges:
             "filesystem": plan.filesystem,
             "is_new": plan.is_new,
             "total_bytes": plan.usage.total_bytes,
+            "free_bytes": plan.usage.free_bytes,
             "available_bytes": plan.usage.available_bytes,
+            "segment_size": log_.segment_size,
             "warnings": list(plan.warnings),
         }
 

@@ -9,7 +9,7 @@ import pytest
 from support.command_line import Ran
 from support.filling import fill_to
 from support.kept import KeptMount
-from support.loop_disks import DiskFarm
+from support.loop_disks import DiskFarm, commitlog_directories
 from support.pools import MIB, PoolMount
 from support.waiting import eventually
 
@@ -250,28 +250,136 @@ def test_repeated_after_an_interruption_it_continues(kept: KeptMount) -> None:
     assert (ran.status, "is disk 4 of this pool already; to empty" in ran.err) == (4, True)
 
 
-def test_a_smaller_disk_that_cannot_take_what_it_must_is_refused(
-    disk_farm: DiskFarm, keep: Callable[..., KeptMount]
-) -> None:
+@pytest.fixture
+def full_pool(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> Callable[..., PoolMount]:
+    """Makes a pool of two disks, of which the first is full up to this percentage. Options as for `keep`."""
+
+    def make(percent: int, count: int = 40, **options: object) -> PoolMount:
+        disks = [disk_farm.add("ext4", 64 * MIB) for _ in range(2)]
+        pool = keep(disks=commitlog_directories(*disks), **options).pool
+        pool.make_segments(range(count))
+        fill_to(disks[0].path, percent)
+        eventually(lambda: pool.ask("status")["disks"][0]["used_percent"] > percent - 1)
+        return pool
+
+    return make
+
+
+def check_refused(pool: PoolMount, new: Path) -> None:
     """Said with figures, before anything changes: what is to move, and the room for it on all disks together."""
-    disks = [disk_farm.add("ext4", 64 * MIB) for _ in range(2)]
-    small = disk_farm.add("ext4", 8 * MIB).path / "commitlog"
-    directories = [disk.path / "commitlog" for disk in disks]
-    for directory in directories:
-        directory.mkdir()
-    kept = keep(disks=directories)
-    pool = kept.pool
-    pool.make_segments(range(40))
-    fill_to(disks[0].path, 84)
-    eventually(lambda: pool.ask("status")["disks"][0]["used_percent"] > 83)
     count = pool.ask("status")["disks"][1]["segments"]
     before = (pool.config.read_text(), pool.ask("status")["members"])
     for options in ((), ("--dry-run",)):
-        ran = pool.cli("disk", "replace", 2, small, pool.name, *options)
-        assert ran.status == 4
+        ran = pool.cli("disk", "replace", 2, new, pool.name, *options)
+        assert ran.status == 4, ran
         assert ran.err.count("\n") == 1
-        assert f"{directories[1]}: {count} segments ({count * MIB:,} bytes) would have to go to the " in ran.err
+        assert f"{pool.disks[1]}: {count} segments ({count * MIB:,} bytes) would have to go to the " in ran.err
         assert "bytes) below their `force` threshold; give a larger disk" in ran.err
     assert (pool.config.read_text(), pool.ask("status")["members"]) == before
-    assert not small.exists() or not os.listxattr(small)
+    assert not new.exists() or not os.listxattr(new)
     assert pool.ask("status")["moves"]["bytes"] == 0
+
+
+def test_a_smaller_disk_that_cannot_take_what_it_must_is_refused(
+    disk_farm: DiskFarm, full_pool: Callable[..., PoolMount]
+) -> None:
+    check_refused(full_pool(84), disk_farm.add("ext4", 8 * MIB).path / "commitlog")
+
+
+@pytest.mark.full
+def test_its_own_thresholds_count_not_those_of_the_old_disk(
+    disk_farm: DiskFarm, full_pool: Callable[..., PoolMount]
+) -> None:
+    """With the thresholds of the old disk, the new one would have room."""
+    pool = full_pool(
+        49,
+        thresholds={"clean": "40", "resume": "45", "force": "50", "full": "90"},
+        disk_settings={1: {"thresholds": "{clean = 75, resume = 80, force = 85, full = 90}"}},
+    )
+    check_refused(pool, disk_farm.add("ext4", 38 * MIB).path / "commitlog")
+
+
+@pytest.mark.full
+def test_foreign_data_on_the_new_disk_takes_room(disk_farm: DiskFarm, full_pool: Callable[..., PoolMount]) -> None:
+    """If it were empty, that share of its available space would be room."""
+    third = disk_farm.add("ext4", 64 * MIB)
+    fill_to(third.path, 50)
+    pool = full_pool(84, 44)
+    check_refused(pool, third.path / "commitlog")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("setting", ["readonly = true", 'thresholds = {min_free = "55MiB"}'])
+def test_settings_that_the_file_has_for_the_new_disk_count(
+    disk_farm: DiskFarm, full_pool: Callable[..., PoolMount], setting: str
+) -> None:
+    pool = full_pool(84)
+    new = commitlog_directories(disk_farm.add("ext4", 64 * MIB))[0]
+    with pool.config.open("a") as file:
+        file.write(f'\n[[disks]]\npath = "{new}"\n{setting}\n')
+    check_refused(pool, new)
+
+
+@pytest.mark.full
+def test_the_new_disk_is_the_only_one_that_takes_segments(
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount]
+) -> None:
+    disk, new = (disk_farm.add("ext4", 64 * MIB) for _ in range(2))
+    pool = keep(disks=commitlog_directories(disk)).pool
+    pool.make_segments(range(COUNT))
+    planned = pool.cli("disk", "replace", 1, new.path / "commitlog", pool.name, "--dry-run")
+    assert planned.status == 0, planned.err
+    ran = pool.cli("disk", "replace", 1, new.path / "commitlog", pool.name, "--rate", FAST)
+    assert ran.status == 0, ran.err
+    pool.make_segments(range(COUNT, COUNT + 3))
+    eventually(lambda: pool.ask("status")["disks"][0]["segments"] == 0)
+
+
+@pytest.mark.full
+def test_an_old_disk_that_fails_while_the_new_one_joins(
+    disk_farm: DiskFarm, keep: Callable[..., KeptMount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = [disk_farm.add("ext4", 64 * MIB) for _ in range(2)]
+    pool = keep(disks=commitlog_directories(*disks)).pool
+    pool.make_segments(range(COUNT))
+    new = disk_farm.add("ext4", 64 * MIB).path / "commitlog"
+    join = disk_replace.join_pool
+
+    def join_beside(*arguments: Any) -> dict[str, Any]:
+        joined = join(*arguments)
+        disks[1].turn_read_only()
+        eventually(lambda: pool.ask("status")["disks"][1]["state"] != "rw")
+        return joined
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_replace, "join_pool", join_beside)
+        ran = pool.cli("disk", "replace", 2, new, pool.name)
+    assert ran.status == 4
+    old = pool.disks[1]
+    assert f"; {new} is disk 3 of the pool by now: correct that, and run `disk drain {old}`" in ran.err
+    ran = pool.cli("disk", "drain", old, pool.name, "--failing")
+    assert ran.status == 0, ran.err
+
+
+@pytest.mark.full
+def test_room_that_is_lost_while_the_new_disk_joins(
+    disk_farm: DiskFarm, full_pool: Callable[..., PoolMount], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new disk has joined, so the old one drains; `status` shows that it waits for room."""
+    pool = full_pool(84)
+    third = disk_farm.add("ext4", 64 * MIB)
+    join = disk_replace.join_pool
+
+    def join_beside(*arguments: Any) -> dict[str, Any]:
+        joined = join(*arguments)
+        fill_to(third.path, 84.9)
+        eventually(lambda: pool.ask("status")["disks"][2]["used_percent"] > 84)
+        return joined
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_replace, "join_pool", join_beside)
+        ran = pool.cli("disk", "replace", 2, third.path / "commitlog", pool.name, "--rate", FAST)
+    assert ran.status == 0, ran.err
+    eventually(lambda: pool.ask("status")["disks"][1]["drain"]["no_room"])
+    ran = pool.cli("disk", "replace", 2, third.path / "commitlog", pool.name, "--dry-run")
+    assert (ran.status, "is disk 3 already, and" in ran.out) == (0, True)
