@@ -131,6 +131,7 @@ function outlook(disk, status) {
   if (disk.state !== "rw" && disk.state !== "slow" && disk.last_error) return disk.last_error;
   if (disk.drain) {
     const left = count(disk.drain.segments_left, "segment");
+    if (disk.drain.waits_for) return `draining: ${left} left, waits for ${disk.drain.waits_for.disk}: ${disk.drain.waits_for.reason}`;
     return disk.drain.eta_seconds === null ? `draining: ${left} left` : `draining: ${left} left, about ${duration(disk.drain.eta_seconds)}`;
   }
   if (disk.refusal === "above-force") return `skipped for new segments until below ${disk.thresholds.resume} %`;

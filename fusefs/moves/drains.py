@@ -7,14 +7,16 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
-from commitlogfs.fusefs.moves.mover import Mover, MoveStoppedError
+from commitlogfs.fusefs.moves.mover import FormerFileError, Hindrance, Mover, MoveStoppedError
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
 from commitlogfs.store.errors import (
+    DiskError,
     DiskFailedError,
     DiskReadOnlyError,
     RottenSegmentError,
@@ -28,6 +30,16 @@ from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.segment import BaseOffset
 
 log = logging.getLogger(__name__)
+
+_SALVAGE: Final = "repair it, or save what can be read (`disk drain --failing`)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """A failed attempt to move a segment, the latest one."""
+
+    retry_at_s: float
+    hindrance: Hindrance
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,8 @@ class Drains:
         self._mover = mover
         self._usage = usage
         self._changed = trio.Event()
-        self._retry_at_s: dict[tuple[DiskNumber, int], float] = {}
+        self._failures: dict[tuple[DiskNumber, int], _Failure] = {}
+        """By disk and inode of the segment."""
         self._unreadable: set[tuple[DiskNumber, int]] = set()
         """Segments, by disk and inode, of which nothing could be read."""
         self._moved: deque[tuple[float, float, int]] = deque()
@@ -63,7 +76,7 @@ class Drains:
 
     def announce(self) -> None:
         """A drain or rebalance has begun or changed."""
-        self._retry_at_s.clear()
+        self._failures.clear()
         self._unreadable.clear()
         self._changed.set()
         self._changed = trio.Event()
@@ -148,9 +161,27 @@ class Drains:
         for segment in segments:
             if not self._mover.may_move(segment):
                 continue
-            if self._retry_at_s.get((segment.disk, segment.ino), 0.0) <= now_s:
+            failure = self._failures.get((segment.disk, segment.ino))
+            if failure is None or failure.retry_at_s <= now_s:
                 return segment
         return None
+
+    def hindrance(self, disk: Disk, *, salvages: bool) -> Hindrance | None:
+        """The reason why no segment of a disk is moved; None while one can be moved, or there is none to move.
+        `salvages`: as for Mover.move."""
+        progress = self._mover.progress
+        found: Hindrance | None = None
+        if progress is not None and progress.source == disk.number:
+            return None
+        for segment in self.waiting(disk):
+            if not _may_leave(disk, salvages):
+                return Hindrance(disk.path, f"nothing can be removed there; {_SALVAGE}")
+            failure = self._failures.get((segment.disk, segment.ino))
+            of_segment = self._mover.hindrance(segment) or (None if failure is None else failure.hindrance)
+            if of_segment is None:
+                return None
+            found = found or of_segment
+        return found
 
     async def measure_targets(self) -> None:
         """Before a target is chosen: how full the disks are."""
@@ -211,7 +242,10 @@ class Drains:
             is_rotten = isinstance(error, RottenSegmentError)
             is_damaged = is_unreadable or is_rotten
             pause_s = self._timing.unreadable_retry_s if is_damaged else self._timing.retry_s
-            self._retry_at_s[segment.disk, segment.ino] = self._commitlog.clock.monotonic() + pause_s
+            about = error.disk if isinstance(error, DiskError | FormerFileError) else disk.path
+            self._failures[segment.disk, segment.ino] = _Failure(
+                self._commitlog.clock.monotonic() + pause_s, Hindrance(about, str(error), segment.name)
+            )
             if is_unreadable:
                 self._unreadable.add((segment.disk, segment.ino))
             self.last_error = str(error)
@@ -228,6 +262,7 @@ class Drains:
                 reason=str(error),
             )
             return False
+        self._failures.pop((segment.disk, segment.ino), None)
         now_s = self._commitlog.clock.monotonic()
         self._moved.append((began_s, now_s, segment.size))
         while self._moved[0][1] < now_s - self._timing.rate_window_s:

@@ -58,6 +58,24 @@ class MoveStoppedError(StoreError):
 class FormerFileError(StoreError):
     """A missing disk may have the file that this one was copied from."""
 
+    def __init__(self, segment: bytes, disk: str) -> None:
+        super().__init__(
+            f"{segment.decode()}: {disk} is missing, and may have a former file of this segment; "
+            "bring the disk back, or give it up"
+        )
+        self.disk = disk
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Reason why a segment, or each segment of a disk, is not moved now."""
+
+    disk: str
+    """Path of the disk on which its end depends."""
+    reason: str
+    segment: bytes | None = None
+    """Name of the segment; None if it is the same for all segments there."""
+
 
 @dataclass(slots=True)
 class Progress:
@@ -292,13 +310,27 @@ class Mover:
 
     def may_replace(self, file: Segment) -> bool:
         """The same for a segment whose file may have become too short."""
-        if not self._commitlog.catalog.is_sealed(file) or self._changes.is_in_flight(file.name):
-            return False
-        if any(source.role is Role.MOVED for source in self._commitlog.others.sources(file.base_offset)):
-            return False  # only the mark of this file tells that the two are one segment
-        if self._may_lack_writes(file):
-            return False  # the copy would have only what the disk has
-        return not self._sources.is_written_to(file) and self._commitlog.names.uncertain(file.name) is None
+        return self._commitlog.catalog.is_sealed(file) and self.hindrance(file) is None
+
+    def hindrance(self, file: Segment) -> Hindrance | None:
+        """The reason why a sealed segment is neither moved nor replaced now; None if it may be."""
+        name, path = file.name, self._commitlog.disk_of(file).path
+        if self._changes.is_in_flight(name):
+            return Hindrance(path, "an earlier change of its name is under way", name)
+        for source in self._commitlog.others.sources(file.base_offset):
+            if source.role is Role.MOVED:  # only the mark of this file tells that the two are one segment
+                reason = f"its former file is still there: {self._sources.why_named(source)}"
+                return Hindrance(self._commitlog.disk_of(source).path, reason, name)
+        if self._may_lack_writes(file):  # the copy would have only what the disk has
+            reason = "the disk may lack what was written to it; save it, and use `commitlogfs scrub clear`"
+            return Hindrance(path, reason, name)
+        if self._sources.is_written_to(file):
+            return Hindrance(path, "a process that has it open may write to it", name)
+        uncertain = self._commitlog.names.uncertain(name)
+        if uncertain is not None:
+            reason = "the disk has not shown yet whether it has a file of this name"
+            return Hindrance(self._commitlog.disks[uncertain].path, reason, name)
+        return None
 
     def _takes_segments(self, target: DiskNumber) -> bool:
         """Whether a disk still may get segments: it may have been cordoned, or be about to leave the pool. No copy
@@ -337,10 +369,7 @@ class Mover:
             return
         member = self._commitlog.membership.member(mark.disk)
         if member is not None:
-            raise FormerFileError(
-                f"{file.name.decode()}: {member.path} is missing, and may have a former file of this segment; "
-                "bring the disk back, or give it up"
-            )
+            raise FormerFileError(file.name, member.path)
 
     async def _open_source(self, file: Segment, *, salvages: bool) -> SegmentCopy:
         dirfd = self._commitlog.disk_of(file).dirfd

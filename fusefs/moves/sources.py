@@ -82,6 +82,17 @@ class Sources:
         """Whether a process appends to a segment, as far as a move has found out."""
         return self._written_to.get((file.disk, file.ino)) is file
 
+    def why_named(self, source: Segment) -> str:
+        """Why a source still has its segment's name, which `run` takes away as soon as possible."""
+        disk = self._commitlog.disks[source.disk]
+        if disk.forbids_writes:
+            return "the disk is read-only; make it writable, or give it up"
+        if disk.is_troubled:
+            return "the disk cannot be written; repair it, or give it up"
+        if self._kept.get((source.disk, source.ino)):
+            return "the copy lacks what could not be read there; give that disk up"
+        return "is removed in a moment"
+
     def remind(self, disk: DiskNumber) -> None:
         """A segment was moved from a disk."""
         self._moved.remind(disk)

@@ -172,10 +172,16 @@ def _show_progress(target: Target, number: int) -> None:
             left -= moved_bytes(moves["current"]) if is_moved else 0
             total = max(total, left)
             text = describe_drain(disk)
-            if drain["mode"] != DrainMode.EXPIRY.value and drain["segments_left"] > drain["segments_kept"]:
+            if _moves_on(drain):
                 text = describe_bytes(total - left, left, moves["bytes_per_second"], drain["eta_seconds"])
             show(total - left, left, text)
             time.sleep(_POLL_S)
+
+
+def _moves_on(drain: dict[str, Any]) -> bool:
+    is_copied, has_more = drain["mode"] != DrainMode.EXPIRY.value, drain["segments_left"] > drain["segments_kept"]
+    waits = drain["no_room"] or drain.get("waits_for")  # a daemon of a former version does not report it
+    return is_copied and has_more and not waits
 
 
 def _find(target: Target, status: dict[str, Any], number: int) -> dict[str, Any]:

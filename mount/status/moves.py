@@ -3,7 +3,7 @@
 from typing import Any
 
 from commitlogfs.fusefs.assembly import Parts
-from commitlogfs.fusefs.moves.mover import OUTSIDE
+from commitlogfs.fusefs.moves.mover import OUTSIDE, Hindrance
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.forecast import Expiry, seconds_until_expired
 from commitlogfs.store.disks.membership import Drain, DrainMode
@@ -48,6 +48,8 @@ def drain_report(disk: Disk, parts: Parts, ingest: float) -> dict[str, Any] | No
         return None
     on_disk = log.catalog.on_disk(disk.number)
     to_move = len(parts.drains.waiting(disk))
+    hindrance, has_room = _hindrance(drain, disk, parts), disk.number not in parts.drains.no_room
+    is_expected = hindrance is None and has_room
     return {
         "mode": drain.mode.value,
         "since": drain.since_s,
@@ -58,9 +60,21 @@ def drain_report(disk: Disk, parts: Parts, ingest: float) -> dict[str, Any] | No
         "rotten_segments": sum(
             segment.disk == disk.number and verdict.is_mismatch for segment, verdict in parts.verdicts.present()
         ),
-        "no_room": disk.number in parts.drains.no_room,
-        "eta_seconds": _eta_s(disk, drain, on_disk, to_move, parts, ingest),
+        "no_room": not has_room,
+        "waits_for": hindrance
+        and {
+            "disk": hindrance.disk,
+            "segment": hindrance.segment and hindrance.segment.decode(),
+            "reason": hindrance.reason,
+        },
+        "eta_seconds": _eta_s(disk, drain, on_disk, to_move, parts, ingest) if is_expected else None,
     }
+
+
+def _hindrance(drain: Drain, disk: Disk, parts: Parts) -> Hindrance | None:
+    """None for a drain that moves nothing."""
+    salvages = drain.mode is DrainMode.FAILING
+    return parts.drains.hindrance(disk, salvages=salvages) if drain.mode.copies else None
 
 
 def _eta_s(

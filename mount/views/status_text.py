@@ -182,17 +182,23 @@ def _describe_failure(disk: dict[str, Any]) -> str:
 def describe_drain(disk: dict[str, Any]) -> str:
     """How far a disk that drains is, and what it waits for."""
     drain, held = disk["drain"], disk["held_segments"]
-    left, kept, eta = drain["segments_left"], drain["segments_kept"], drain["eta_seconds"]
+    left, eta = drain["segments_left"], drain["eta_seconds"]
     if not left and held:
         if drain["mode"] == "failing":
             return f"drained: {count_of(held, 'former file')} there; `disk safe-to-remove` reports more"
         return f"drained, held: {count_of(held, 'moved segment')} still open; the broker's next start closes them"
     if not left:
         return "drained: `disk remove` takes it out of the pool"
-    way = " by expiry" if drain["mode"] == "expiry" else ""
-    text = f"draining{way}: {count_of(left, 'segment')} left"
-    if way:
-        return text if eta is None else f"{text}, gone in about {approximate_duration(eta)}"
+    if drain["mode"] != "expiry":
+        return _describe_copying(drain)
+    text = f"draining by expiry: {count_of(left, 'segment')} left"
+    return text if eta is None else f"{text}, gone in about {approximate_duration(eta)}"
+
+
+def _describe_copying(drain: dict[str, Any]) -> str:
+    """How far a drain is that moves segments, and what it waits for."""
+    left, kept, eta = drain["segments_left"], drain["segments_kept"], drain["eta_seconds"]
+    text = f"draining: {count_of(left, 'segment')} left"
     if left > kept and (stuck := _describe_stuck(drain)):
         return f"{text}, of which {stuck}"
     if drain["no_room"]:
@@ -202,6 +208,9 @@ def describe_drain(disk: dict[str, Any]) -> str:
         return f"{text}: the broker may still write to {them}; {are} moved when the broker has made newer segments"
     if kept:
         text += f", {kept:,} of them among the newest of the log"
+    if waits_for := drain.get("waits_for"):  # a daemon of a former version does not report it
+        segment = f"{waits_for['segment']}: " if waits_for["segment"] else ""
+        return f"{text}; waits for {waits_for['disk']} ({segment}{waits_for['reason']})"
     return text if eta is None else f"{text}, about {approximate_duration(eta)} to go"
 
 

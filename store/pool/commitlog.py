@@ -592,11 +592,12 @@ class CommitLog:
     def record_copy_published(self, file: Segment, new_name: bytes, attributes: PackedAttributes) -> None:
         """The copy has its new name: its segment's, or another temporary one."""
         self.names.drop(file)
+        self.others.remove(file)
         file.attributes = attributes
         file.base_offset, file.role = self.names.parse_new(new_name)
         file.placed_as = new_name if file.role is Role.TEMPORARY else b""
-        if file.role is Role.SEGMENT:
-            self.others.remove(file)
+        if file.role is Role.TEMPORARY:
+            self.others.add(file)
         self.names.enter(file)
 
     # --- closing -------------------------------------------------------------------------------------

@@ -28,12 +28,16 @@ class OtherFiles:
     removing.
 
     A file is here from the moment it is made as a copy, or leaves the catalog, until it enters the catalog or is
-    certainly gone from its disk. So every file that can be open is either here or in the catalog.
+    certainly gone from its disk. So every file that can be open is either here or in the catalog. Its base offset
+    stays the same as long as it is here.
     """
 
     def __init__(self, files: Iterable[Segment]) -> None:
-        self._files: dict[tuple[DiskNumber, int], Segment] = {(file.disk, file.ino): file for file in files}
+        self._files: dict[tuple[DiskNumber, int], Segment] = {}
+        self._of_offset: dict[BaseOffset, list[Segment]] = {}
         self._kept: set[tuple[DiskNumber, int]] = set()
+        for file in files:
+            self.add(file)
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._files.values())
@@ -42,13 +46,23 @@ class OtherFiles:
         return self._files.get((disk, ino))
 
     def add(self, file: Segment) -> None:
+        """In place of one of the same inode, if there is one."""
+        self._drop(file.disk, file.ino)
         self._files[file.disk, file.ino] = file
+        self._of_offset.setdefault(file.base_offset, []).append(file)
 
     def remove(self, file: Segment) -> None:
         """The file is in the catalog now, or gone. Nothing happens if another file has got its inode number."""
         if self._files.get((file.disk, file.ino)) is file:
-            del self._files[file.disk, file.ino]
+            self._drop(file.disk, file.ino)
             self._kept.discard((file.disk, file.ino))
+
+    def _drop(self, disk: DiskNumber, ino: int) -> None:
+        file = self._files.pop((disk, ino), None)
+        if file is not None:
+            left = [other for other in self._of_offset.pop(file.base_offset) if other is not file]
+            if left:
+                self._of_offset[file.base_offset] = left
 
     # --- retired files -------------------------------------------------------------------------------
 
@@ -107,8 +121,9 @@ class OtherFiles:
         return held
 
     def sources(self, base_offset: BaseOffset) -> list[Segment]:
-        """Files in whose place a segment is: what it was copied from, and what was repaired."""
-        return [file for file in self._files.values() if file.base_offset == base_offset and was_moved(file)]
+        """Files in whose place a segment is: what it was copied from, and what was repaired. Cheap: a drain asks
+        it for every segment of a disk."""
+        return [file for file in self._of_offset.get(base_offset, ()) if was_moved(file)]
 
     def has_unremovable(self, disks: Mapping[DiskNumber, Disk]) -> bool:
         """Whether a source of a move still has its segment's name because its disk is read-only."""

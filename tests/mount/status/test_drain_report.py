@@ -1,0 +1,179 @@
+"""The report on a drain that waits: for which disk, which segment, and why. Without a kernel."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from support.pooled import Parts, make, open_parts, place
+
+from commitlogfs.mount.status.moves import drain_report
+from commitlogfs.mount.views.status_text import describe_drain
+from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain, DrainMode
+from commitlogfs.store.files.attributes import unpack
+from commitlogfs.store.moves.mark import source_of, write_mark
+from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.scrub.verdict import Kind, whole_verdict
+
+COUNT = 8
+DRAINED = DiskNumber(1)
+FAST = 10**9
+"""Bytes per second: without a rate, a busy machine lets a drain wait."""
+
+
+@pytest.fixture
+def parts(workdir: Path) -> Iterator[Parts]:
+    """Segments 0, 3 and 6 are on the first of three disks, and 5, 6 and 7 are the newest."""
+    with open_parts(workdir) as made:
+        for index in range(COUNT):
+            trio.run(make, made, index)
+        for file in made.commitlog.catalog:
+            trio.run(made.attributes.refresh, file)
+        yield made
+
+
+def begin(parts: Parts, disk: DiskNumber = DRAINED, mode: DrainMode = DrainMode.COPY) -> None:
+    parts.commitlog.record_membership(parts.commitlog.membership.draining(disk, Drain(1, mode, FAST)))
+
+
+def end(parts: Parts, disk: DiskNumber) -> None:
+    parts.commitlog.record_membership(parts.commitlog.membership.draining(disk, None))
+
+
+def report_on(parts: Parts, disk: DiskNumber = DRAINED) -> dict[str, Any]:
+    found = drain_report(parts.commitlog.disks[disk], parts, 0.0)
+    assert found is not None
+    return found
+
+
+def move_what_can_be_moved(parts: Parts) -> None:
+    async def move() -> None:
+        while await parts.drains._move_next():
+            await parts.sources.finish()
+
+    trio.run(move)
+
+
+def test_segments_that_can_be_moved_have_an_estimate(parts: Parts) -> None:
+    begin(parts)
+    report = report_on(parts)
+    assert (report["waits_for"], report["eta_seconds"]) == (None, 2 * 4096 / (FAST / 2))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        ("is_read_only", "the disk is read-only; make it writable, or give it up"),
+        ("is_failing", "the disk cannot be written; repair it, or give it up"),
+    ],
+)
+def test_copies_wait_for_the_disk_of_their_former_files(parts: Parts, spoil: str, reason: str) -> None:
+    """The disk was drained as a failing one, and still has the files, so the disk of the copies does not drain."""
+    log = parts.commitlog
+    setattr(log.disks[DRAINED], spoil, True)
+    begin(parts, mode=DrainMode.FAILING)
+    assert report_on(parts)["waits_for"] is None
+    move_what_can_be_moved(parts)
+    copies = [log.catalog.at(0), log.catalog.at(3)]
+    assert DRAINED not in {copy.disk for copy in copies}
+    for disk in {copy.disk for copy in copies}:
+        begin(parts, disk)
+        move_what_can_be_moved(parts)
+        report = report_on(parts, disk)
+        waiting = max((copy for copy in copies if copy.disk == disk), key=lambda copy: copy.base_offset)
+        path = log.disks[DRAINED].path
+        assert report["waits_for"] == {
+            "disk": path,
+            "segment": waiting.name.decode(),
+            "reason": f"its former file is still there: {reason}",
+        }
+        assert report["eta_seconds"] is None
+        said = describe_drain({"drain": report, "held_segments": 0})
+        named = f"{waiting.name.decode()}: its former file is still there: {reason}"
+        assert said.endswith(f"waits for {path} ({named})")
+        end(parts, disk)
+    setattr(log.disks[DRAINED], spoil, False)
+    end(parts, DRAINED)
+    trio.run(parts.sources.finish)
+    begin(parts, copies[0].disk)
+    assert report_on(parts, copies[0].disk)["waits_for"] is None
+
+
+def test_a_disk_that_cannot_be_written_keeps_all(parts: Parts) -> None:
+    begin(parts)
+    parts.commitlog.disks[DRAINED].is_read_only = True
+    move_what_can_be_moved(parts)
+    report = report_on(parts)
+    path = parts.commitlog.disks[DRAINED].path
+    reason = "nothing can be removed there; repair it, or save what can be read (`disk drain --failing`)"
+    assert (report["waits_for"], report["eta_seconds"]) == ({"disk": path, "segment": None, "reason": reason}, None)
+    said = describe_drain({"drain": report, "held_segments": 0})
+    assert said == f"draining: 3 segments left, 1 of them among the newest of the log; waits for {path} ({reason})"
+
+
+def lack_writes(parts: Parts, file: Segment) -> None:
+    parts.verdicts.record(file, whole_verdict(Kind.WRITE_LOST, file.size, 1))
+
+
+def be_uncertain(parts: Parts, file: Segment) -> None:
+    parts.commitlog.names.record_uncertain(file.name, DiskNumber(2))
+
+
+def be_written_to(parts: Parts, file: Segment) -> None:
+    parts.sources._written_to[file.disk, file.ino] = file
+
+
+def come_from_a_missing_disk(parts: Parts, file: Segment) -> None:
+    fd = os.open(place(parts, file.base_offset // file.size), os.O_RDWR)
+    write_mark(fd, source_of(DiskNumber(4), unpack(file.attributes)))
+    os.close(fd)
+    trio.run(parts.attributes.refresh, file)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "disk", "reason"),
+    [
+        (lack_writes, 0, "the disk may lack what was written to it; save it, and use `commitlogfs scrub clear`"),
+        (be_uncertain, 1, "the disk has not shown yet whether it has a file of this name"),
+        (be_written_to, 0, "a process that has it open may write to it"),
+        (
+            come_from_a_missing_disk,
+            3,
+            f"{3 * 4096:020d}: /pulled-out is missing, and may have a former file of this segment; bring the disk "
+            "back, or give it up",
+        ),
+    ],
+)
+def test_each_reason_is_named_once_no_segment_can_be_moved(
+    parts: Parts, spoil: Callable[[Parts, Segment], None], disk: int, reason: str
+) -> None:
+    log = parts.commitlog
+    log.record_membership(log.membership.joined_by("an id", "/pulled-out"))
+    begin(parts)
+    newer, older = parts.drains.waiting(log.disks[DRAINED])
+    spoil(parts, newer)
+    assert report_on(parts)["waits_for"] is None
+    spoil(parts, older)
+    trio.run(parts.drains._move_next)
+    trio.run(parts.drains._move_next)
+    report = report_on(parts)
+    path = [*(str(directory) for directory in parts.directories), "/pulled-out"][disk]
+    assert report["waits_for"] == {"disk": path, "segment": newer.name.decode(), "reason": reason}
+    assert report["eta_seconds"] is None
+
+
+def test_without_room_there_is_no_estimate(parts: Parts) -> None:
+    begin(parts)
+    for number in (2, 3):
+        parts.commitlog.disks[DiskNumber(number)].cordon = Cordon(1)
+    move_what_can_be_moved(parts)
+    report = report_on(parts)
+    assert (report["no_room"], report["waits_for"], report["eta_seconds"]) == (True, None, None)
+
+
+def test_a_drain_by_expiry_waits_for_no_disk(parts: Parts) -> None:
+    begin(parts, mode=DrainMode.EXPIRY)
+    parts.commitlog.disks[DRAINED].is_read_only = True
+    assert report_on(parts)["waits_for"] is None
