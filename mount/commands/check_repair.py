@@ -6,10 +6,8 @@ import contextlib
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.daemon.start_cleanup import clean_up_unmounted
-from commitlogfs.mount.linux import mountinfo
-from commitlogfs.mount.location import runtime_directory
-from commitlogfs.mount.location.name_lock import hold_name, is_of_this_directory, release_file
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs, on_missing, refusal
+from commitlogfs.mount.preflight.unmounted import kept_unmounted
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool.open import PoolRefusedError, open_pool, require_mountable
 
@@ -19,10 +17,7 @@ def repair(config: Config, *, dry_run: bool) -> list[str]:
     would be refused; then nothing has changed."""
     name = config.name
     with contextlib.ExitStack() as stack:
-        lock_fd = hold_name(name)
-        stack.callback(release_file, runtime_directory.lock_path(name), lock_fd, name)
-        if _is_mounted(config):
-            raise RefusedError(f"{name}: is mounted, and its daemon repairs the pool; unmount it first")
+        stack.enter_context(kept_unmounted(config, "and its daemon repairs the pool"))
         try:
             pool = open_pool(disk_specs(config), configured_segment_size(config))
             stack.callback(pool.close)
@@ -32,11 +27,3 @@ def repair(config: Config, *, dry_run: bool) -> list[str]:
             raise refusal(error, name) from error
         except PoolError as error:
             raise RefusedError(f"{name}: cannot be repaired: {error}") from error
-
-
-def _is_mounted(config: Config) -> bool:
-    """Whether there is a mount of the pool, served or not: its users may have removed files open."""
-    at_mountpoint = mountinfo.find_mount(config.mountpoint)
-    if at_mountpoint is not None and mountinfo.is_commitlogfs(at_mountpoint):
-        return True
-    return any(entry.source == config.name and is_of_this_directory(entry) for entry in mountinfo.read_mounts())

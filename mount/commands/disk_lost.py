@@ -4,7 +4,8 @@ import json
 import os
 import sys
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,11 @@ from commitlogfs.mount.commands.disk_calls import (
     wait_until_gone,
 )
 from commitlogfs.mount.config import edit as config_edit
-from commitlogfs.mount.config.model import load_config
+from commitlogfs.mount.config.model import Config, load_config
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, configuration_file, find_target
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
+from commitlogfs.mount.preflight.unmounted import kept_unmounted
 from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.identity import DiskIdentity
@@ -40,20 +42,26 @@ _RANGES_SHOWN = 10
 
 def give_up(disk: str, which: str | None, timeout: float, *, yes: bool, dry_run: bool, as_json: bool) -> None:
     """`disk` is a number or a path. Raises RefusedError, UsageError, ConfigError, UnreachableError."""
-    target = _running(which)
+    which = settings.or_default(which)
+    target = _mounted(which)
     if target is None:
         _give_up_unmounted(disk, configuration_file(which), yes=yes, dry_run=dry_run, as_json=as_json)
     else:
         _give_up_mounted(disk, target, timeout, yes=yes, dry_run=dry_run, as_json=as_json)
 
 
-def _running(which: str | None) -> Target | None:
-    """The mount, if its daemon answers."""
+def _mounted(which: str | None) -> Target | None:
+    """The mount, whose daemon answers; None if there is none. Raises UnreachableError if it has no daemon now."""
     try:
         target = find_target(which)
-        control_socket.ask(target.socket, "status")
     except (UnreachableError, UsageError):
         return None
+    try:
+        control_socket.ask(target.socket, "status")
+    except control_socket.NotMountedError:
+        return None
+    except UnreachableError as error:
+        raise UnreachableError(f"{error}; after `commitlogfs umount`, this needs no daemon") from error
     return target
 
 
@@ -89,21 +97,19 @@ def give_up_served(disk: str, target: Target, timeout: float) -> dict[str, Any]:
 
 
 def _give_up_unmounted(disk: str, file: Path, *, yes: bool, dry_run: bool, as_json: bool) -> None:
-    config = load_config(file)
-    with ExitStack() as stack:
-        stack.enter_context(config_edit.only_editor(str(file)))
-        try:
-            pool = open_pool(disk_specs(config), configured_segment_size(config))
-        except PoolError as error:
-            raise RefusedError(f"{config.name}: {error}") from error
-        stack.enter_context(closing(pool))
+    """Nothing is locked while the operator is asked: a mount that is made meanwhile is not refused, but this is."""
+    with _opened(file) as (config, pool):
+        shown = {"name": config.name, **_plan_unmounted(config.name, pool, disk).as_json()}
+    if not confirm_loss(shown, yes=yes, dry_run=dry_run, as_json=as_json):
+        return
+    with config_edit.only_editor(str(file)), _opened(file) as (config, pool):
         plan = _plan_unmounted(config.name, pool, disk)
+        document = {"name": config.name, **plan.as_json()}
+        if document != shown:
+            raise RefusedError(f"{config.name}: the loss has changed meanwhile; repeat the command")
         path, number = plan.member.path, plan.member.number
         is_of_another = any(disk.path == path and disk.number != number for disk in pool.disks)
         planned = None if is_of_another else plan_removal(config, str(file), path)
-        document = {"name": config.name, **plan.as_json()}
-        if not confirm_loss(document, yes=yes, dry_run=dry_run, as_json=as_json):
-            return
         if planned is not None:
             config_edit.write(planned)
         try:
@@ -112,6 +118,19 @@ def _give_up_unmounted(disk: str, file: Path, *, yes: bool, dry_run: bool, as_js
             take_back(planned)
             raise
     _report(document, as_json=as_json, more="; mount it")
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[tuple[Config, Pool]]:
+    """The configuration and its pool, which nobody mounts meanwhile. Raises RefusedError, ConfigError."""
+    config = load_config(file)
+    with kept_unmounted(config, "and only its daemon can give a disk up"):
+        try:
+            pool = open_pool(disk_specs(config), configured_segment_size(config))
+        except PoolError as error:
+            raise RefusedError(f"{config.name}: {error}") from error
+        with closing(pool):
+            yield config, pool
 
 
 def _plan_unmounted(name: str, pool: Pool, text: str) -> GivingUp:

@@ -59,6 +59,10 @@ class SilentError(UnreachableError):
     """A daemon listens, but does not answer in time."""
 
 
+class NotMountedError(UnreachableError):
+    """There is no mount of this name, and neither a daemon nor a keeper that may be about to make or end one."""
+
+
 def ask(path: Path, verb: str, timeout_s: float = PEER_TIMEOUT_S, **arguments: object) -> dict[str, Any]:
     """The daemon's answer to one request; that of the next daemon if one is just replaced. Raises UnreachableError,
     RefusedError, ControlError."""
@@ -93,25 +97,28 @@ def ask_with(
     return answer
 
 
-def _why_absent(name: str, deadline: float) -> tuple[str, bool]:
+def _why_absent(name: str, deadline: float) -> tuple[UnreachableError, bool]:
     """Why no daemon answers, and whether one may answer soon. Waits for a mount that has neither a daemon nor a
     keeper, but is alive: a service manager keeps it, and starts the next daemon."""
     trouble = recorded_trouble(name)
     if trouble:
-        return f"{trouble}; see the daemon's log", False
+        return UnreachableError(f"{name}: {trouble}; see the daemon's log"), False
     if _is_held(name):
         text = "no daemon answers at this moment, but its keeper runs; try again, or see the daemon's log"
-        return text, trouble is not None  # a user who may not read it would wait for a daemon that cannot start
+        # A user who may not read the trouble would wait for a daemon that cannot start.
+        return UnreachableError(f"{name}: {text}"), trouble is not None
+    nothing_runs = f"{name}: no daemon is running; start it with `commitlogfs mount`"
     left = recorded_mount(name)
-    if left is not None:
-        probed = probe_mount(left.mountpoint, max(0.0, deadline - time.monotonic()))
-        if not probed.dead:
-            text = (
-                f"no daemon serves {left.mountpoint} at this moment, and its requests wait for the next one; try "
-                "again, or see the daemon's log and the state of its service"
-            )
-            return text, probed.ok
-    return "no daemon is running; start it with `commitlogfs mount`", False
+    if left is None:
+        return NotMountedError(nothing_runs), False
+    probed = probe_mount(left.mountpoint, max(0.0, deadline - time.monotonic()))
+    if probed.dead:
+        return UnreachableError(nothing_runs), False
+    text = (
+        f"no daemon serves {left.mountpoint} at this moment, and its requests wait for the next one; try "
+        "again, or see the daemon's log and the state of its service"
+    )
+    return UnreachableError(f"{name}: {text}"), probed.ok
 
 
 def _is_held(name: str) -> bool:
@@ -149,7 +156,7 @@ def _ask_until(
             # reason. One that does not get that far records why.
             reason, is_expected = _why_absent(path.stem, deadline)
             if not is_expected or time.monotonic() >= deadline:
-                raise UnreachableError(f"{path.stem}: {reason}") from None
+                raise reason from None
         except (ConnectionResetError, BrokenPipeError):  # the daemon has ended meanwhile
             if not may_repeat or time.monotonic() >= deadline:
                 raise

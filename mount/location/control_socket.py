@@ -28,6 +28,7 @@ from commitlogfs.mount.location.control_client import PACKET_BYTES, UNKNOWN_REQU
 from commitlogfs.mount.location.control_client import PEER_TIMEOUT_S as PEER_TIMEOUT_S
 from commitlogfs.mount.location.control_client import ControlError as ControlError
 from commitlogfs.mount.location.control_client import FormerVersionError as FormerVersionError
+from commitlogfs.mount.location.control_client import NotMountedError as NotMountedError
 from commitlogfs.mount.location.control_client import ask as ask
 from commitlogfs.mount.location.control_client import ask_with as ask_with
 from commitlogfs.mount.location.control_client import is_listening as is_listening

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import run_cli
 from support.kept import KeptMount
 from support.pools import MIB, PoolMount
+from support.terminals import terminal
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
@@ -183,6 +185,96 @@ def test_the_daemon_dies_before_it_answers(kept: KeptMount, monkeypatch: pytest.
     pool.write_config()
     assert pool.cli("restart", pool.name).status == 0
     assert not pool.status()["degraded"]
+
+
+@pytest.mark.parametrize(
+    "named_by", ["name", *(pytest.param(named, marks=pytest.mark.full) for named in ("config", "mountpoint"))]
+)
+def test_while_the_daemon_is_away_nothing_is_given_up(keep: Callable[..., KeptMount], named_by: str) -> None:
+    """It was killed, and its successor has not started yet. A new mount would take the offline disk back."""
+    kept = keep(4, settings={"on_missing": '"degraded"'})
+    pool = kept.pool
+    pool.make_segments(range(12))
+    for number in (3, 4):
+        assert pool.cli("disk", "cordon", number, pool.name).status == 0
+    pool.make_segments(range(12, 16))
+    assert pool.cli("disk", "offline", 4, pool.name).status == 0
+    kept.await_handover()
+    before = pool.config.read_text()
+    kept.kill()
+    hide(pool, 2)
+    for option in ("--yes", "--dry-run"):
+        ran = pool.cli("disk", "remove", 3, getattr(pool, named_by), "--lost", option)
+        assert (ran.status, ran.out) == (3, "")
+        assert ran.err == (
+            "commitlogfs: test: no daemon answers at this moment, but its keeper runs; try again, or see the "
+            "daemon's log; after `commitlogfs umount`, this needs no daemon\n"
+        )
+    kept.go_on()
+    assert pool.config.read_text() == before
+    status = pool.ask("status")
+    assert (status["members"]["given_up"], [disk["number"] for disk in status["offline_disks"]]) == ([], [4])
+
+
+@pytest.mark.full
+def test_a_dead_mount_is_to_be_unmounted_first(kept: KeptMount) -> None:
+    pool = kept.pool
+    kept.kill()
+    pool.kill()
+    hide(pool, 2)
+    before = pool.config.read_text()
+    ran = pool.cli("disk", "remove", 3, pool.config, "--lost", "--yes")
+    assert ran.status == 3
+    assert ran.err.endswith("; after `commitlogfs umount`, this needs no daemon\n")
+    assert pool.config.read_text() == before
+    assert pool.cli("umount", pool.mountpoint).status == 0
+    give_up(pool, 3, "--yes")
+    without(pool, 2)
+
+
+def test_a_mount_is_made_while_the_operator_is_asked(kept: KeptMount) -> None:
+    """The question keeps no lock. The answer comes too late then: only the daemon can give the disk up."""
+    pool = kept.pool
+    pool.make_segments([9, 10])
+    end(kept)
+    hide(pool, 2)
+    pool.settings["on_missing"] = '"degraded"'
+    pool.write_config()
+    before = pool.config.read_text()
+    with terminal(pool, "disk", "remove", 3, pool.config, "--lost") as command:
+        eventually(lambda: "Give it up?" in command.text(), shown=command.text)
+        pool.start("--watchdog", "0")
+        command.press("y\n")
+        assert command.wait() == 4
+        eventually(lambda: "its daemon is running already" in command.text(), shown=command.text)
+    assert pool.config.read_text() == before
+    assert pool.status()["missing_disks"] == [str(pool.disks[2])]
+
+
+@pytest.mark.full
+def test_the_loss_becomes_larger_while_the_operator_is_asked(kept: KeptMount) -> None:
+    pool = kept.pool
+    end(kept)
+    hide(pool, 2)
+    before = pool.config.read_text()
+    with terminal(pool, "disk", "remove", 3, pool.config, "--lost") as command:
+        eventually(lambda: "Give it up?" in command.text(), shown=command.text)
+        hidden = hide(pool, 1)
+        command.press("y\n")
+        assert command.wait() == 4
+        eventually(lambda: "the loss has changed meanwhile; repeat the command" in command.text())
+    assert pool.config.read_text() == before
+    hidden.rename(pool.disks[1])
+
+
+@pytest.mark.full
+def test_the_file_of_a_global_option_is_used(kept: KeptMount) -> None:
+    pool = kept.pool
+    end(kept)
+    hide(pool, 2)
+    ran = run_cli("--config", pool.config, "disk", "remove", 3, "--lost", "--yes", env=pool.env)
+    assert ran.status == 0, ran.err
+    without(pool, 2)
 
 
 @pytest.mark.parametrize("is_mounted", [True, False], ids=["mounted", "unmounted"])
