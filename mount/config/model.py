@@ -260,6 +260,10 @@ def normal_path(value: str) -> str:
     shown = repr(value)
     if CONTROL_CHARACTER.search(value):
         raise ValueError(f"{shown} has a control character; correct the path")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{shown} is not UTF-8, so no configuration file can name it; rename it") from None
     if not value.startswith("/"):
         raise ValueError(f"{shown} is not absolute; write the whole path, from / on")
     parts = [part for part in value.split("/") if part not in ("", ".")]

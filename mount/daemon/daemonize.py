@@ -93,7 +93,7 @@ class Report:
         self._send(_READY)
 
     def failed(self, error: UserError) -> None:
-        self._send(f"{int(error.exit_code)} {error}".encode())
+        self._send(f"{int(error.exit_code)} {error}".encode(errors="backslashreplace"))
 
     def _send(self, text: bytes) -> None:
         if self._fd is not None:

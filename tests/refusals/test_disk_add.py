@@ -19,6 +19,11 @@ from commitlogfs.store.timing import ScrubTiming
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
 NEVER_S = 1e9
+DISK_VERBS = (
+    *("add", "cordon", "uncordon", "drain", "cancel", "offline", "online", "remove"),
+    "safe-to-remove",
+)
+"""The verbs with one disk or directory."""
 
 
 def refused(pool: PoolMount, path: Path | str, status: int = 4) -> str:
@@ -90,6 +95,25 @@ def test_a_directory_that_contains_a_disk(make_pool: Callable[..., PoolMount], w
     assert refused(pool, workdir / "data1") == (
         f"{workdir}/data1: contains the disk {pool.disks[0]}; give a directory outside the disks of the pool"
     )
+
+
+def test_a_path_that_is_not_utf_8(pool: PoolMount, workdir: Path):
+    """The configuration could not name the disk. Nothing is made or prepared."""
+    path = f"{workdir}/\udcff"
+    before = (pool.config.read_bytes(), pool.ask("status")["members"])
+    verbs: list[tuple[object, ...]] = [("disk", verb, path) for verb in DISK_VERBS]
+    verbs += [("disk", "replace", 1, path), ("disk", "remove", "--lost", path), ("restore", "--from", path)]
+    for arguments in verbs:
+        for option in ((), ("--dry-run",)):
+            if arguments[1] == "safe-to-remove" and option:
+                continue
+            ran = pool.cli(*map(str, arguments), pool.name, *option)
+            assert (ran.status, ran.out) == (2, ""), arguments
+            assert ran.err == (
+                f"commitlogfs: '{workdir}/\\udcff' is not UTF-8, so no configuration file can name it; rename it\n"
+            )
+    assert not os.path.lexists(path)
+    assert (pool.config.read_bytes(), pool.ask("status")["members"]) == before
 
 
 def test_an_empty_path(pool: PoolMount):

@@ -127,6 +127,14 @@ def cli(monkeypatch, tmp_path):
         ("rebalance cancel good.toml", UNREACHABLE, "good: no daemon is running"),
         ("rebalance status --rate 5", USAGE, "No such option"),
         ("config check absent.toml", USAGE, "no such file"),
+        ("init --disks a,b\udcff", USAGE, "is not UTF-8, so no configuration file can name it; rename it"),
+        ("adopt --disks b\udcff", USAGE, "b\\udcff' is not UTF-8"),
+        ("check --disks b\udcff", USAGE, "b\\udcff' is not UTF-8"),
+        ("mount --init b\udcff ./mnt", USAGE, "b\\udcff' is not UTF-8"),
+        ("mount --init a ./b\udcff", USAGE, "b\\udcff' is not UTF-8"),
+        ("mount ./b\udcff", USAGE, "b\\udcff: not a configuration file"),
+        ("mount ./b\udcff.toml", USAGE, "b\\udcff.toml: no such file"),
+        ("status ./b\udcff", UNREACHABLE, "b\\udcff: no commitlogfs is mounted here"),
     ],
 )
 def test_bad_arguments(cli, tmp_path, line, status, said):
