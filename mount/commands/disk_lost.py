@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
@@ -38,6 +38,8 @@ from commitlogfs.store.pool.giving_up import GivingUp, find_member, plan_giving_
 from commitlogfs.store.pool.open import Pool, open_pool
 
 _RANGES_SHOWN = 10
+_NOT_DECIDED_BESIDE: Final = (FindingCode.POOL_IN_USE, FindingCode.SEGMENT_IN_USE, FindingCode.MEMBERS_DIFFER)
+"""Findings beside which no disk is given up: the pool is in use, or which list would be changed is not known."""
 
 
 def give_up(disk: str, which: str | None, timeout: float, *, yes: bool, dry_run: bool, as_json: bool) -> None:
@@ -135,7 +137,7 @@ def _opened(file: Path) -> Iterator[tuple[Config, Pool]]:
 
 def _plan_unmounted(name: str, pool: Pool, text: str) -> GivingUp:
     for finding in pool.findings:
-        if finding.code in (FindingCode.POOL_IN_USE, FindingCode.SEGMENT_IN_USE):
+        if finding.code in _NOT_DECIDED_BESIDE:
             raise RefusedError(f"{name}: {finding}")
     try:
         member = find_member(pool.membership, text)

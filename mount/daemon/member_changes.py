@@ -1,6 +1,5 @@
 """Common parts of the control verbs that change the list of members: one change at a time, recorded or refused."""
 
-from dataclasses import replace
 from typing import Any
 
 from commitlogfs.fusefs.assembly import Parts
@@ -27,6 +26,5 @@ async def record(parts: Parts, membership: Membership, *, dry_run: bool) -> list
     lagging = await parts.member_records.change(membership, commitlog.timing.members.record_s)
     if membership.generation in commitlog.recorded.values():
         return [disk.path for disk in lagging if disk.state is DiskState.RW]
-    again = replace(former, generation=membership.generation + 1)
-    await parts.member_records.change(again, 0.0)
+    await parts.member_records.change(former.instead_of(membership), 0.0)
     raise PoolError("no disk could record the change within 2 s; see `dmesg`, and repeat the command")

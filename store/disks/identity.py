@@ -79,34 +79,34 @@ def format_identity(identity: DiskIdentity) -> bytes:
         "members": [[m.number, m.disk_id, m.path] for m in identity.membership.members],
     }
     if identity.membership.generation:
-        document |= {
-            "generation": identity.membership.generation,
-            "last_number": identity.membership.last_number,
-            "cordons": [
-                [m.number, m.cordon.since_s, m.cordon.reason]
-                for m in identity.membership.members
-                if m.cordon is not None
-            ],
-            "drains": [
-                [m.number, m.drain.since_s, m.drain.mode.value, m.drain.rate]
-                for m in identity.membership.members
-                if m.drain is not None
-            ],
-            "leaving": [m.number for m in identity.membership.members if m.leaves],
-            "losses": [
-                [loss.number, loss.path, loss.since_s, [[r.first, r.length, r.stride, r.count] for r in loss.runs]]
-                for loss in identity.membership.losses
-            ],
-        }
-        rebalance = identity.membership.rebalance
-        if rebalance is not None:
-            document["rebalance"] = [rebalance.since_s, rebalance.mode.value, rebalance.rate]
-        offline = identity.membership.offline()
-        if offline:
-            document["offline"] = [[m.number, m.offline_since_s] for m in offline]
-        if identity.membership.removed_before:
-            document["removed_before"] = identity.membership.removed_before
+        document |= _decisions(identity.membership)
     return _compact(document)
+
+
+def _decisions(membership: Membership) -> dict[str, Any]:
+    """Fields that former versions ignore. Those that came last are left out if empty: room is scarce."""
+    members = membership.members
+    decisions = {
+        "generation": membership.generation,
+        "last_number": membership.last_number,
+        "cordons": [[m.number, m.cordon.since_s, m.cordon.reason] for m in members if m.cordon is not None],
+        "drains": [
+            [m.number, m.drain.since_s, m.drain.mode.value, m.drain.rate] for m in members if m.drain is not None
+        ],
+        "leaving": [m.number for m in members if m.leaves],
+        "losses": [
+            [loss.number, loss.path, loss.since_s, [[r.first, r.length, r.stride, r.count] for r in loss.runs]]
+            for loss in membership.losses
+        ],
+    }
+    rebalance = membership.rebalance
+    later = {
+        "rebalance": None if rebalance is None else [rebalance.since_s, rebalance.mode.value, rebalance.rate],
+        "offline": [[m.number, m.offline_since_s] for m in membership.offline()],
+        "again": [[m.number, m.again_since] for m in members if m.again_since],
+        "removed_before": membership.removed_before,
+    }
+    return decisions | {name: value for name, value in later.items() if value}
 
 
 def require_recordable(identity: DiskIdentity, attribute_bytes: int) -> None:
@@ -179,6 +179,7 @@ def _parse_membership(document: dict[str, Any]) -> Membership:
         for number, since_s, mode, rate in document.get("drains", ())
     }
     offline = {int(number): int(since_s) for number, since_s in document.get("offline", ())}
+    again = {int(number): int(generation) for number, generation in document.get("again", ())}
     leaving = {int(number) for number in document.get("leaving", ())}
     members = tuple(
         Member(
@@ -189,6 +190,7 @@ def _parse_membership(document: dict[str, Any]) -> Membership:
             int(number) in leaving,
             drains.get(int(number)),
             offline.get(int(number)),
+            again.get(int(number), 0),
         )
         for number, disk_id, path in document["members"]
     )

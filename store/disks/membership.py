@@ -88,6 +88,9 @@ class Member:
     offline_since_s: int | None = None
     """Seconds since 1970: an operator has released the disk. No daemon serves it until it is taken back, or until
     the pool is mounted anew."""
+    again_since: int = 0
+    """Generation that undid a list without this member, which no disk recorded in time; 0 if there was none. A disk
+    may have recorded that list later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,39 @@ class Membership:
 
     def with_id(self, disk_id: str) -> Member | None:
         return next((member for member in self.members if member.disk_id == disk_id), None)
+
+    def may_follow(self, other: "Membership") -> bool:
+        """Whether this list may have come from the `other` one, of the same or an earlier generation. If not, the
+        two were changed while each was away from the other.
+
+        A daemon of a former version does not know a rebalance or disks that are offline: it lets a disk that lagged
+        record the list without them.
+        """
+        if other.generation == self.generation:
+            return _without_later_fields(other) == _without_later_fields(self)
+        ids = {member.number: member.disk_id for member in self.members}
+        reused = any(ids.get(member.number, member.disk_id) != member.disk_id for member in other.members)
+        return not reused and other.last_number <= self.last_number and not self.returned_since(other)
+
+    def returned_since(self, earlier: "Membership") -> tuple[Member, ...]:
+        """Members that had left the pool by an earlier list. No change of that list brings them back: a disk that
+        joins again gets another number."""
+        known = {member.number for member in earlier.members}
+        return tuple(
+            member
+            for member in self.members
+            if member.number <= earlier.last_number
+            and member.number not in known
+            and member.again_since <= earlier.generation
+        )
+
+    def instead_of(self, failed: "Membership") -> "Membership":
+        """This list again, after a change of it that no disk has recorded in time. A disk may still record that."""
+        generation, known = failed.generation + 1, {member.number for member in failed.members}
+        members = tuple(
+            member if member.number in known else replace(member, again_since=generation) for member in self.members
+        )
+        return replace(self, members=members, generation=generation)
 
     def joined_by(self, disk_id: str, path: str) -> "Membership":
         """A disk joins, under a number that no disk has had. Raises ValueError if there is none left."""
@@ -173,3 +209,8 @@ class Membership:
     def _changed(self, number: DiskNumber, change: Callable[[Member], Member]) -> "Membership":
         members = tuple(change(member) if member.number == number else member for member in self.members)
         return replace(self, members=members, generation=self.generation + 1)
+
+
+def _without_later_fields(membership: Membership) -> Membership:
+    members = tuple(replace(member, offline_since_s=None, again_since=0) for member in membership.members)
+    return replace(membership, members=members, rebalance=None)

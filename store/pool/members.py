@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from commitlogfs.store.disks.directories import DiskSpec, OpenDirectory, first_entry
 from commitlogfs.store.disks.identity import DiskIdentity
@@ -185,33 +185,23 @@ def _compare_lists(found: Found, directories: list[OpenDirectory]) -> None:
         known = directory.identity
         if known is None or known.pool_id != found.pool_id or directory.joining is not None:
             continue
-        if _contradict(known.membership, found.membership):
+        if not found.membership.may_follow(known.membership):
             found.report(
                 FindingCode.MEMBERS_DIFFER,
                 Severity.REFUSES_ALWAYS,
                 directory.spec.path,
-                "records other members than another disk: the two were changed while each was away from the other",
-                'remove this disk from the configuration, mount the others with on_missing = "degraded", and copy '
-                "its segments into the mount",
+                f"records other members than another disk{_describe_returned(found.membership, known.membership)}: "
+                "the two were changed while each was away from the other",
+                "find out with which disks the broker ran last, and remove the others from the configuration "
+                "(docs/runbooks/disk-back.md)",
             )
 
 
-def _contradict(own: Membership, newest: Membership) -> bool:
-    """Whether one of two lists is not a later generation of the other. Numbers are never given out twice.
-
-    A daemon of a former version does not know a rebalance or disks that are offline: it lets a disk that lagged
-    record the list without them.
-    """
-    if own.generation == newest.generation:
-        return _without_later_fields(own) != _without_later_fields(newest)
-    ids = {member.number: member.disk_id for member in newest.members}
-    reused = any(ids.get(member.number, member.disk_id) != member.disk_id for member in own.members)
-    return reused or own.last_number > newest.last_number
-
-
-def _without_later_fields(membership: Membership) -> Membership:
-    members = tuple(replace(member, offline_since_s=None) for member in membership.members)
-    return replace(membership, members=members, rebalance=None)
+def _describe_returned(newest: Membership, earlier: Membership) -> str:
+    """Members that had left the pool by an earlier list, and are in the newest one; empty if there are none."""
+    returned = newest.returned_since(earlier) if newest.generation > earlier.generation else ()
+    left = ", ".join(f"disk {member.number} ({member.path})" for member in returned)
+    return f" ({left}: no longer a member here, but there)" if left else ""
 
 
 def _claimed_id(found: Found, directory: OpenDirectory) -> str | None:

@@ -17,6 +17,7 @@ from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
 from commitlogfs.mount.location import control_socket
+from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -115,6 +116,42 @@ def test_the_newest_segment_is_lost_while_nothing_is_mounted(kept: KeptMount) ->
     assert returned.status == 4
     assert f"{lost}: is no member of the pool any longer" in returned.err
     assert "[disk-removed]" in returned.err
+
+
+def test_a_given_up_disk_returns_with_a_newer_list_of_members(keep: Callable[..., KeptMount]) -> None:
+    """The second disk could not record the changes before it gave the first one up, so its list is the older one;
+    the log went on there."""
+    kept = keep(2, disk_settings={1: {"readonly": "true"}})
+    pool = kept.pool
+    pool.make_segments(range(9))
+    for _ in range(2):
+        assert pool.cli("disk", "cordon", 2, pool.name).status == 0
+        assert pool.cli("disk", "uncordon", 2, pool.name).status == 0
+    end(kept)
+    hidden = hide(pool, 0)
+    lost, left = pool.disks
+    pool.disk_settings = {}
+    pool.write_config()
+    give_up(pool, 1, "--yes")
+    pool.disks = [left]
+    kept.start()
+    pool.make_segments(range(9, 12))
+    end(kept)
+    hidden.rename(lost)
+    pool.disks = [lost, left]
+    pool.settings["on_missing"] = '"degraded"'
+    pool.write_config()
+    refused = pool.cli("mount", pool.config)
+    assert refused.status == 4
+    assert f"{left}: records other members than another disk (disk 1 ({lost})" in refused.err
+    assert "[members-differ]" in refused.err
+    before = [os.getxattr(disk, layout.XATTR_IDENTITY) for disk in pool.disks]
+    other = pool.cli("disk", "remove", 2, pool.config, "--lost", "--yes")
+    assert (other.status, "records other members" in other.err) == (4, True)
+    assert [os.getxattr(disk, layout.XATTR_IDENTITY) for disk in pool.disks] == before
+    pool.disks = [left]
+    kept.start()
+    assert indexes(pool) == [9, 10, 11]
 
 
 def test_a_missing_disk_of_a_degraded_mount(kept: KeptMount) -> None:

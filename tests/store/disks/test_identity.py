@@ -52,6 +52,7 @@ def identities(draw):
             draw(cordons),
             draw(leaves),
             offline_since_s=draw(offline),
+            again_since=draw(st.integers(0, 2**40)) if generation else 0,
         )
         for number in numbers
     )

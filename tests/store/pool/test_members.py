@@ -10,6 +10,7 @@ from support.member_directories import NAME, SIZE, Directories
 
 from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.losses import Loss
 from commitlogfs.store.disks.membership import Cordon, DiskNumber, Membership, Rebalance
 from commitlogfs.store.findings import FindingCode, Severity
 from commitlogfs.store.pool.open import OnMissing, Pool, PoolRefusedError, require_mountable
@@ -202,6 +203,48 @@ def test_two_lists_that_gave_the_same_number_out_refuse_every_mount(directories,
     directories.record(directories.specs[1], 2, other)
     text = refusal(directories, *directories.specs, on_missing=OnMissing.DEGRADED)
     assert "records other members than another disk" in text
+
+
+@pytest.mark.parametrize("on_missing", OnMissing)
+def test_a_disk_that_was_given_up_does_not_return_with_a_newer_list(directories, on_missing):
+    """Disks 1 and 2 were changed while disk 3 could not record that. They were gone then, and it gave them up."""
+    newer = directories.first
+    for _ in range(4):
+        newer = newer.cordoned(DiskNumber(3), Cordon(1))
+    for number in (1, 2):
+        directories.record(directories.specs[number - 1], number, newer)
+    given_up = directories.first
+    for number in (1, 2):
+        loss = Loss(DiskNumber(number), directories.specs[number - 1].path, 1, ())
+        given_up = given_up.giving_up(DiskNumber(number), loss, 0)
+    directories.record(directories.specs[2], 3, given_up)
+    text = refusal(directories, *directories.specs, on_missing=on_missing)
+    paths = [spec.path for spec in directories.specs]
+    returned = f"disk 1 ({paths[0]}), disk 2 ({paths[1]}): no longer a member here, but there"
+    assert f"disk3: records other members than another disk ({returned})" in text
+    assert "find out with which disks the broker ran last, and remove the others" in text
+    with closing(directories.open(directories.specs[2])) as pool:
+        require_mountable(pool, on_missing)
+        assert pool.missing == []
+
+
+def test_a_disk_that_was_removed_does_not_return_with_a_newer_list(directories):
+    leaving = directories.first.leaving(DiskNumber(2))
+    directories.record(directories.specs[0], 1, leaving.without(DiskNumber(2)))
+    directories.record(directories.specs[2], 3, leaving.staying(DiskNumber(2)).cordoned(DiskNumber(2), None))
+    text = refusal(directories, *directories.specs)
+    assert f"disk1: records other members than another disk (disk 2 ({directories.specs[1].path})" in text
+
+
+def test_a_list_that_a_disk_has_recorded_too_late_does_not_refuse_a_mount(directories):
+    """No disk recorded in time that disk 2 was given up, so that was undone; disk 1 has recorded it since."""
+    failed = directories.first.giving_up(DiskNumber(2), Loss(DiskNumber(2), "/x", 1, ()), 0)
+    directories.record(directories.specs[0], 1, failed)
+    directories.record(directories.specs[2], 3, directories.first.instead_of(failed))
+    with closing(directories.open(*directories.specs)) as pool:
+        require_mountable(pool, OnMissing.REFUSE)
+        assert [disk.number for disk in pool.disks] == [1, 2, 3]
+        assert pool.recorded == {1: 1, 2: 0, 3: 2}
 
 
 def test_a_leaving_disk_that_is_configured_but_cannot_be_read_is_missed(directories):
