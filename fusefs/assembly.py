@@ -71,7 +71,7 @@ class Parts:
         self.commitlog = commitlog
         self.observer = observer
         self.kernel = kernel
-        self.threads = DiskThreads(commitlog.disks, clock) if threads is None else threads
+        self.threads = DiskThreads(commitlog.disks) if threads is None else threads
         self.background = BackgroundSync(commitlog, self.threads)
         self.backing = Backing(observer)
         self.usage = UsageMonitor(commitlog, self.threads, observer)

@@ -137,15 +137,10 @@ class CheckTiming:
     child_end_s: float = 0.2
     look_s: float = 5.0
     """How long one check of a disk's path waits for an answer; the next one takes the same answer."""
-    long_s: float = 1.0
-    """A call on a disk without trouble that lasts as long may hang."""
     hung_s: float = 3.0
-    """A call on a disk that lasts as long counts as hung."""
+    """A thread that waits for a disk as long holds its process."""
     hung_look_s: float = 0.1
-    """Time between two looks whether calls hang."""
-
-    def __post_init__(self) -> None:
-        _require_less(self, "long_s", "hung_s")
+    """Time between two looks whether threads wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,8 +324,6 @@ class DaemonTiming:
     free_s: float = 2.5
     """How long an answer waits until a slow disk has freed closed files. Together with MemberTiming.record_s for
     the directory, it is less than a peer waits."""
-    hang_s: float = 1.0
-    """A disk that gives no figures by then hangs."""
     returns_look_s: float = 5.0
     """Time between two looks for disks that are back."""
     returns_retry_s: float = 300.0

@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import trio
 
+from commitlogfs.fusefs.disks.kernel_waits import read_wait
 from commitlogfs.store.checks.check import DiskCheck, Stage
 from commitlogfs.store.checks.place import Place
 from commitlogfs.store.disks.disk import Disk
@@ -127,15 +127,7 @@ class CheckChild:
 
     async def is_blocked(self, asked: Asked) -> bool:
         """Whether the thread that checks waits in the kernel, beyond the reach of signals."""
-        path = Path(f"/proc/{asked.process}/task/{asked.thread}/stat")
-
-        def work() -> bool:
-            try:
-                return path.read_text().rpartition(")")[2].split()[0] == "D"
-            except OSError:
-                return False
-
-        return await trio.to_thread.run_sync(work)
+        return await trio.to_thread.run_sync(read_wait, asked.process, asked.thread) is not None
 
     async def _start(self) -> trio.Process:
         """Raises OSError."""

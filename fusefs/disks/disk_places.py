@@ -13,6 +13,7 @@ import trio
 
 from commitlogfs.fusefs.disks.check_child import CheckChild
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.kernel_waits import Wait
 from commitlogfs.store.checks.place import Place, Whereabouts, judge
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
@@ -69,21 +70,34 @@ class DiskPlaces:
         """Where a path leads; None if that cannot be found out now."""
         return await self._child.look(path, patience_s)
 
-    async def find_hung(self) -> str:
-        """Path of a disk that holds a thread of this process, which cannot end before the disk answers; empty if
-        there is none."""
+    async def why_not_handed_over(self) -> str:
+        """Why this daemon cannot leave its mount to the next one at this moment; empty if no disk prevents it."""
+        hung = await self._find_hung()
+        return hung and (
+            f"{hung}: does not answer this daemon, and no other one could take over; repair or detach that disk "
+            '(docs/operating.md, "A disk has died")'
+        )
+
+    async def _find_hung(self) -> str:
+        """Path of a disk that is unresponsive, so that the next daemon would wait for it, or that holds a thread of
+        this process, which cannot end before the disk answers; empty if there is none. The next daemon does not
+        wait for one that its path does not lead to any more."""
+        at_paths = (disk for disk in self._commitlog.disks.values() if disk.number not in self._away)
+        unresponsive = (disk.path for disk in at_paths if disk.is_unresponsive)
+        return next(unresponsive, "") or await self._find_holding()
+
+    async def _find_holding(self) -> str:
+        waits = self._waits()
         with trio.move_on_after(self._timing.hung_s):
-            while self._held():  # noqa: ASYNC110  # threads announce nothing
+            while waits:
                 await trio.sleep(self._timing.hung_look_s)
-        return self._held()
+                waits &= self._waits()
+        return min((path for path, _ in waits), default="")
 
-    def _held(self) -> str:
-        return next((disk.path for disk in self._commitlog.disks.values() if self._is_held_by(disk)), "")
-
-    def _is_held_by(self, disk: Disk) -> bool:
-        if disk.is_troubled or disk.is_unresponsive:
-            return bool(self._threads.statistics()[disk.number])
-        return self._threads.longest_s(disk.number) >= self._timing.long_s
+    def _waits(self) -> set[tuple[str, Wait]]:
+        """Waits of threads for disks, with the paths of these."""
+        disks = self._commitlog.disks.values()
+        return {(disk.path, wait) for disk in disks for wait in self._threads.waits(disk.number)}
 
     def _is_missing(self, place: Place) -> bool:
         """Whether a disk lies there that is a member of the pool and not served."""

@@ -5,6 +5,7 @@ killed (mount/daemon/former_daemons.py).
 """
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable
@@ -12,7 +13,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
+from commitlogfs.fusefs.disks.kernel_waits import Wait, read_wait
 from commitlogfs.store.disks.membership import DiskNumber
 
 T = TypeVar("T")
@@ -36,14 +37,11 @@ def _thread_name(disk: DiskNumber) -> str:
 class DiskThreads:
     """Runs functions in the threads of a disk."""
 
-    def __init__(
-        self, disks: Iterable[DiskNumber], clock: Clock = SYSTEM_CLOCK, threads_per_disk: int = THREADS_PER_DISK
-    ) -> None:
-        self._clock = clock
+    def __init__(self, disks: Iterable[DiskNumber], threads_per_disk: int = THREADS_PER_DISK) -> None:
         self._limiters = {number: trio.CapacityLimiter(threads_per_disk) for number in disks}
         self._set_aside: dict[DiskNumber, list[trio.CapacityLimiter]] = {number: [] for number in self._limiters}
-        self._begun_s: dict[DiskNumber, dict[int, float]] = {number: {} for number in self._limiters}
-        """Monotonic times at which the calls under way have begun, by their threads."""
+        self._under_way: dict[DiskNumber, set[int]] = {number: set() for number in self._limiters}
+        """The kernel's ids of the threads whose calls are under way."""
 
     async def run(self, disk: DiskNumber, function: Callable[[], T]) -> T:
         """Result of `function`, however long it takes."""
@@ -91,34 +89,34 @@ class DiskThreads:
             for number, limiter in self._limiters.items()
         }
 
-    def longest_s(self, disk: DiskNumber) -> float:
-        """How long the oldest call under way on a disk lasts; 0 without one."""
-        begun_s = min(self._begun_at(disk), default=None)
-        return 0.0 if begun_s is None else self._clock.monotonic() - begun_s
+    def is_working(self, disk: DiskNumber) -> bool:
+        """Whether a thread makes a call on a disk."""
+        return bool(self._under_way[disk])
 
-    def _begun_at(self, disk: DiskNumber) -> list[float]:
-        """Monotonic times at which the calls under way have begun."""
-        return list(self._begun_s[disk].values())
+    def waits(self, disk: DiskNumber) -> set[Wait]:
+        """Waits of calls on a disk in the kernel, where no signal ends them. Reads only /proc: does not block."""
+        found = (read_wait(os.getpid(), thread) for thread in frozenset(self._under_way[disk]))
+        return {wait for wait in found if wait is not None}
 
     async def _call(
         self, disk: DiskNumber, limiter: trio.CapacityLimiter, function: Callable[[], T], *, may_be_abandoned: bool
     ) -> T:
         """The one place where a call waits for a disk."""
         return await trio.to_thread.run_sync(
-            self._timed(disk, function),
+            self._known(disk, function),
             limiter=limiter,
             abandon_on_cancel=may_be_abandoned,
             thread_name=_thread_name(disk),
         )
 
-    def _timed(self, disk: DiskNumber, function: Callable[[], T]) -> Callable[[], T]:
+    def _known(self, disk: DiskNumber, function: Callable[[], T]) -> Callable[[], T]:
         def work() -> T:
-            begun_s, thread = self._begun_s[disk], threading.get_ident()
-            begun_s[thread] = self._clock.monotonic()
+            under_way, thread = self._under_way[disk], threading.get_native_id()
+            under_way.add(thread)
             try:
                 return function()
             finally:
-                del begun_s[thread]
+                under_way.discard(thread)
 
         return work
 

@@ -127,7 +127,7 @@ class Mover:
         self._invalidate_entry = invalidate_entry
         self._decisions = decisions
         self._one_at_a_time = trio.Lock()
-        self._outside = DiskThreads([OUTSIDE], commitlog.clock)
+        self._outside = DiskThreads([OUTSIDE])
         self._throttle = Throttle(commitlog.timing.pace)
         self._rate = 0
         self._load = MachineLoad(commitlog.timing.pace.load_s, machine)

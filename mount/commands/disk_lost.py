@@ -12,7 +12,7 @@ from typing import Any, Final
 import typer
 
 from commitlogfs.console import settings
-from commitlogfs.console.errors import RefusedError, UnreachableError, UsageError
+from commitlogfs.console.errors import AbsentError, RefusedError, UnreachableError, UsageError
 from commitlogfs.console.formatting import approximate_size, count_of
 from commitlogfs.mount.commands.disk_calls import (
     ask,
@@ -93,7 +93,11 @@ def give_up_served(disk: str, target: Target, timeout: float) -> dict[str, Any]:
         except RefusedError:  # a daemon that dies may have recorded the change: then the entry must not come back
             take_back(planned)
             raise
-        hand_over(target, timeout, ExitStack())
+        try:
+            hand_over(target, timeout, ExitStack())
+        except RefusedError as error:
+            completed = f"`commitlogfs restart {target.name}` completes that"
+            raise AbsentError(f"{error}; disk {plan['number']} is given up, and {completed}") from error
         wait_until_gone(target, plan["number"], timeout)
     return given_up
 

@@ -92,7 +92,7 @@ def online(
     the reason is shown, and the disk is no longer offline but missing.
 
     EXIT STATUS: 0 the disk is served; 1 it is not within the timeout; 2 no such mount; 3 no daemon answers; 4
-    refused, and nothing has changed: no such disk, or it is not at its path.
+    refused, and nothing has changed: no such disk, it is not at its path, or another disk does not answer.
     """
     target = find_target(which)
     answer = ask(target, "disk-online", disk=number_or_path(disk), dry_run=dry_run)

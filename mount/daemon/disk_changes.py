@@ -5,7 +5,6 @@ A disk joins, or leaves, by a hand-over: the daemon that starts next opens the d
 """
 
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -207,6 +206,7 @@ class DiskChanges:
         dry_run = request_fields.flag(request, "dry_run")
         disk = self._find(request_fields.disk(request))
         was_leaving = disk.is_leaving
+        await self._require_hand_over()
         await self._free_closed_files(disk)
         try:
             async with self._parts.changes.lock:  # no create is on its way to a disk
@@ -345,15 +345,11 @@ class DiskChanges:
                 "bring that back, or give it up"
             )
 
-    async def _hangs(self, disk: Disk) -> bool:
-        try:
-            figures = partial(os.fstatvfs, disk.dirfd)
-            await self._parts.threads.run_within(disk.number, self._timing.daemon.hang_s, figures)
-        except TimeoutError:
-            return True
-        except OSError:
-            pass
-        return False
+    async def _require_hand_over(self) -> None:
+        """Raises PoolError if a disk prevents the hand-over to which this request leads."""
+        reason = await self._parts.disk_places.why_not_handed_over()
+        if reason:
+            raise PoolError(reason)
 
     async def _require_empty_directory(self, disk: Disk) -> None:
         """Raises PoolError."""
@@ -373,22 +369,19 @@ class DiskChanges:
         dry_run = request_fields.flag(request, "dry_run")
         member = self._find_member(request_fields.disk(request))
         disk = self._commitlog.disks.get(member.number)
+        await self._require_hand_over()
         is_lost = disk is None or disk.is_failing or self._commitlog.usage(disk.number) is None
         if disk is not None and not is_lost and not self._is_salvaged(disk):
-            remedy = (
-                "cordon it, and remove it when it is empty"
-                if disk.drain is None
-                else ("wait until it is empty and use `disk remove`")
-            )
+            if disk.drain is not None:
+                remedy = "wait until it is empty and use `disk remove`"
+            elif disk.cordon is not None:
+                remedy = "`disk drain` it, and remove it when it is empty"
+            else:
+                remedy = "cordon it, and remove it when it is empty"
             raise PoolError(
                 f"{disk.path}: is {disk.present_state.value}, not lost; {remedy}, or detach it if it is dead"
             )
         plan = self._plan_giving_up(member)
-        if disk is not None and await self._hangs(disk):
-            raise PoolError(
-                f"{disk.path}: hangs, and the next daemon would wait for it; "
-                'detach it first (docs/operating.md, "A disk has died")'
-            )
         lagging = await self._record(plan.membership, dry_run=dry_run)
         if not dry_run:
             log_event(log, logging.ERROR, "disk_given_up", disk=member.path, number=member.number)
@@ -459,11 +452,7 @@ class DiskChanges:
                 f"{disk.path}: {progress.name.decode()} is being moved; wait for that, or cancel the drain, "
                 "rebalance or restore"
             )
-        hung = disk.path if await self._hangs(disk) else await self._parts.disk_places.find_hung()
-        if hung:
-            raise PoolError(
-                f"{hung}: does not answer this daemon, which could not end to hand over; repair or detach that disk"
-            )
+        await self._require_hand_over()
 
     def _require_not_written(self, disk: Disk) -> None:
         """Raises PoolError if a broker may write to a segment of a disk."""
@@ -486,6 +475,7 @@ class DiskChanges:
         if changed:
             if disk is None:
                 self._require_holds_no_daemon(member)
+                await self._require_hand_over()
                 await self._require_at_its_path(member)
             lagging = await self._record(self._commitlog.membership.taken_back({member.number}), dry_run=dry_run)
         if changed and not dry_run:
@@ -521,6 +511,7 @@ class DiskChanges:
         """With `instead_of`, a dry run is a plan for the time when that disk has been given up."""
         dead = request_fields.text(request, "instead_of", "")
         path, dry_run = request_fields.text(request, "directory"), request_fields.flag(request, "dry_run")
+        await self._require_hand_over()
         unmounted = await self._in_thread(partial(unmounted_above, path))
         if unmounted is not None:
             raise PoolError(f"{path}: /etc/fstab names {unmounted}, but nothing is mounted there; mount it first")

@@ -1,8 +1,7 @@
 """Disks that are back: the daemon hands over by itself, as a disk joins only then (disk_changes.py).
 
-Before that it makes the checks of `commitlogfs restart`, and a disk must not hold one of its threads: it could not
-end, and no other daemon could take its disks. If they fail, the daemon continues without the disk, and the reason
-is a finding.
+Before that it makes the checks of `commitlogfs restart`. If they fail, the daemon continues without the disk, and
+the reason is a finding.
 """
 
 import logging
@@ -86,7 +85,11 @@ class DiskReturns:
         ]
 
     async def _take_back(self, paths: Iterable[str]) -> None:
-        reason = await self._why_not() or await self._hand_over.begin()
+        reason = (
+            await self._places.why_not_handed_over()  # the next check reads all disks
+            or await self._why_not_mountable()
+            or await self._hand_over.begin()
+        )
         for path in paths:
             if reason:
                 self._refused[path] = reason
@@ -94,12 +97,11 @@ class DiskReturns:
             else:
                 log_event(log, logging.WARNING, "disk_back", disk=path)
 
-    async def _why_not(self) -> str:
+    async def _why_not_mountable(self) -> str:
         """Why no successor could serve the disks; empty if one could."""
         check = partial(check_configuration, Target(self._name), degraded=True, is_automatic=True)
         try:
             await trio.to_thread.run_sync(check, abandon_on_cancel=True)
         except (UserError, OSError) as error:
             return str(error)
-        hung = await self._places.find_hung()
-        return hung and f"{hung} does not answer this daemon, which could not end; repair or detach that disk"
+        return ""

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
@@ -21,18 +21,20 @@ log = logging.getLogger(__name__)
 class HandOver:
     """Ends this daemon and leaves its mount to a successor.
 
-    `why_no_takeover` returns why no successor could take the mount over at this moment, empty if one could.
-    `prepare` is called before the last step."""
+    `why_no_takeover` returns why no successor could take the mount over at this moment, `why_not_now` which disk
+    prevents it; empty if nothing does. `prepare` is called before the last step."""
 
     def __init__(
         self,
         mountpoint: str,
         why_no_takeover: Callable[[], str],
+        why_not_now: Callable[[], Awaitable[str]],
         prepare: Callable[[], None],
         timing: DaemonTiming,
     ) -> None:
         self._mountpoint = mountpoint
         self._why_no_takeover = why_no_takeover
+        self._why_not_now = why_not_now
         self._prepare = prepare
         self._timing = timing
         self._asking = trio.Lock()
@@ -41,8 +43,9 @@ class HandOver:
         """Whether it cannot be undone any more: the process ends with HANDED_OVER."""
 
     async def answer(self, request: dict[str, Any]) -> dict[str, Any] | Reply:
-        """The control verb: {"pid": of this process}, or {"refused": why}. With "force", a program that cannot be
-        loaded does not refuse it. The daemon hands over once the first such answer has been sent."""
+        """The control verb: {"pid": of this process}, or {"refused": why}. With "force", neither a disk that does
+        not answer nor a program that cannot be loaded refuses it. The daemon hands over once the first such answer
+        has been sent."""
         is_forced = request_fields.flag(request, "force")
         async with self._asking:
             if self._is_decided:
@@ -65,6 +68,9 @@ class HandOver:
         reason = self._why_no_takeover()
         if reason:
             return f"{reason}; correct that and repeat, or stop the broker, unmount and mount again"
+        reason = "" if force else await self._why_not_now()
+        if reason:
+            return reason
         loaded = await trio.to_thread.run_sync(successor.prepare, self._timing.successor_s)
         if loaded is False and not force:
             return "the program as it is installed now does not start; see the daemon's log"

@@ -107,7 +107,11 @@ class ServedMount:
         self._state_collector = StateCollector(self._parts, config.name)
         self._registry.register(self._state_collector)
         self._hand_over = HandOver(
-            config.mountpoint, self._why_no_takeover, self._parts.retention.reset_clock_baseline, self._timing
+            config.mountpoint,
+            self._why_no_takeover,
+            self._parts.disk_places.why_not_handed_over,
+            self._parts.retention.reset_clock_baseline,
+            self._timing,
         )
         paths = [disk.path for disk in config.disks]
         self._disk_returns = DiskReturns(

@@ -142,7 +142,7 @@ class Parts(assembly.Parts):
     def close(self) -> None:
         # A thread that a cancelled task has left behind would write to a file of the next test, because the kernel
         # gives the number of its descriptor to another one.
-        eventually(lambda: not any(map(self.threads._begun_at, self.commitlog.disks)))
+        eventually(lambda: not any(map(self.threads.is_working, self.commitlog.disks)))
         super().close()
         self.commitlog.close()
 

@@ -134,7 +134,7 @@ def test_a_result_that_is_there_when_its_task_is_cancelled_is_returned():
                 nursery.start_soon(ask, call)
                 await wait_for(call.started)
                 call.released.set()
-                eventually(lambda: threads.longest_s(ONE) == 0.0)  # the event loop stands still meanwhile
+                eventually(lambda: not threads.is_working(ONE))  # the event loop stands still meanwhile
                 nursery.cancel_scope.cancel()
         assert (results, call.discarded) == (["late"], [])
 

@@ -53,7 +53,6 @@ def test_every_time_can_be_set(section: str, field: str) -> None:
     [
         (RequestTiming, "resize_s", "change_s"),
         (RequestTiming, "link_s", "create_s"),
-        (CheckTiming, "long_s", "hung_s"),
     ],
 )
 def test_times_that_contradict_each_other_are_refused(section: type, shorter: str, longer: str) -> None:

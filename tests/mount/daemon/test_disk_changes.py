@@ -17,9 +17,11 @@ from commitlogfs.fusefs.disks.disk_checks import DiskChecks
 from commitlogfs.fusefs.moves.mover import Progress
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
+from commitlogfs.mount.daemon.hand_over import HandOver
 from commitlogfs.mount.daemon.rebalance_changes import RebalanceChanges
+from commitlogfs.mount.location.control_socket import Reply
 from commitlogfs.mount.status.document import StatusReport
-from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode, Rebalance, RebalanceMode
+from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain, DrainMode, Rebalance, RebalanceMode
 from commitlogfs.store.files.allocate import Published
 from commitlogfs.store.moves.copy import SegmentCopy
 from commitlogfs.store.timing import ChecksumTiming, DaemonTiming, Pace, ScrubTiming
@@ -225,3 +227,79 @@ def test_a_cancellation_is_logged_although_a_disk_delays_its_answer(
 
     with open_parts(workdir) as parts, caplog.at_level("INFO"):
         trio.run(task, parts)
+
+
+# --- beside a disk that hangs ----------------------------------------------------------------------------
+
+HUNG = DiskNumber(2)
+
+
+async def _ask(parts: Parts, verb: str, **request: Any) -> dict[str, Any]:
+    answer = await DiskChanges(parts, FormerDaemons()).verbs()[verb](request)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def _hang(parts: Parts) -> None:
+    """A check of the disk has no answer."""
+    parts.commitlog.disks[HUNG].is_unresponsive = True
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("verb", "disk"),
+    [
+        ("disk-prepare", ""),
+        ("disk-leave", "1"),
+        ("disk-offline", "1"),
+        ("disk-offline", "2"),
+        ("disk-give-up", "1"),
+        ("disk-give-up", "2"),
+    ],
+)
+def test_nothing_that_needs_a_hand_over_is_recorded_beside_a_disk_that_hangs(
+    workdir: Path, verb: str, disk: str, dry_run: bool
+) -> None:
+    new = workdir / "new"
+    with open_parts(workdir, timing=RESTING) as parts:
+
+        async def task() -> dict[str, Any]:
+            for index in range(COUNT):
+                await make(parts, index)
+            parts.commitlog.disks[LEAVING].is_failing = verb == "disk-give-up"
+            _hang(parts)
+            return await _ask(parts, verb, disk=disk, directory=str(new), dry_run=dry_run)
+
+        before = parts.commitlog.membership
+        assert trio.run(task)["refused"].startswith(f"{parts.directories[HUNG - 1]}: does not answer this daemon")
+        assert parts.commitlog.membership == before
+        assert not new.exists()
+
+
+@pytest.mark.parametrize(("cordon", "remedy"), [(None, "cordon it, and"), (Cordon(1), "`disk drain` it, and")])
+def test_a_disk_that_works_is_not_lost(workdir: Path, cordon: Cordon | None, remedy: str) -> None:
+    with open_parts(workdir, timing=RESTING) as parts:
+
+        async def task() -> dict[str, Any]:
+            await parts.usage.refresh(0.0)
+            parts.commitlog.record_membership(parts.commitlog.membership.cordoned(LEAVING, cordon))
+            return await _ask(parts, "disk-give-up", disk=str(LEAVING), dry_run=True)
+
+        assert f"not lost; {remedy} remove it when it is empty" in trio.run(task)["refused"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_the_daemon_does_not_hand_over_beside_a_disk_that_hangs(workdir: Path, force: bool) -> None:
+    """Unless it is forced: requests wait then, as the command says."""
+    with open_parts(workdir, timing=RESTING) as parts:
+        hand_over = HandOver(
+            "/mnt", lambda: "", parts.disk_places.why_not_handed_over, lambda: None, DaemonTiming()
+        )
+
+        async def task() -> tuple[bool, str]:
+            _hang(parts)
+            answer = await hand_over.answer({"force": force})
+            return isinstance(answer, Reply), await hand_over.begin() if not force else ""
+
+        begins, reason = trio.run(task)
+        assert (begins, "does not answer this daemon" in reason) == (force, not force)

@@ -20,6 +20,7 @@ from trio.testing import MockClock
 
 from commitlogfs.fusefs.disks.check_child import Asked, CheckChild
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.kernel_waits import Wait
 from commitlogfs.store.checks.check import BLOCKS_READ, DiskCheck, Stage
 from commitlogfs.store.checks.place import NOWHERE, Place, look
 from commitlogfs.store.disks.membership import DiskNumber
@@ -238,7 +239,8 @@ class SimulatedThreads(DiskThreads):
     """The threads of one daemon. After its death no call has an effect, and each fails."""
 
     def __init__(self, disks: dict[DiskNumber, SimulatedDisk], clock: SimulatedClock, system: SystemCalls) -> None:
-        super().__init__(disks, clock)
+        super().__init__(disks)
+        self._clock = clock
         self._simulated = disks
         self._system = system
         self._left = 0
@@ -252,8 +254,16 @@ class SimulatedThreads(DiskThreads):
         await self._require_alive()
         return function()
 
-    def _begun_at(self, disk: DiskNumber) -> list[float]:
-        return [call.began_s for call in self._calls[disk]]
+    def longest_s(self, disk: DiskNumber) -> float:
+        """How long the oldest call under way on a disk lasts; 0 without one."""
+        begun_s = min((call.began_s for call in self._calls[disk]), default=None)
+        return 0.0 if begun_s is None else self._clock.monotonic() - begun_s
+
+    def is_working(self, disk: DiskNumber) -> bool:
+        return bool(self._calls[disk])
+
+    def waits(self, disk: DiskNumber) -> set[Wait]:
+        return {Wait(id(call), 0) for call in self._calls[disk]}
 
     async def _call(
         self, disk: DiskNumber, limiter: trio.CapacityLimiter, function: Callable[[], T], *, may_be_abandoned: bool
