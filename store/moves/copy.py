@@ -261,6 +261,7 @@ class SegmentCopy:
             return published
 
     def close(self) -> None:
+        """A call that begins afterwards fails with EBADF."""
         self._is_closed = True
         if self._in_use.acquire(blocking=False):
             self._end()
@@ -331,22 +332,20 @@ def _moving_attributes(attributes: FileAttributes) -> tuple[int, ...]:
 
 
 class _Use:
-    """One call at work on a copy."""
+    """One call at work on a copy. No call waits for another one: the last of them closes the files of a closed
+    copy, and keeps the lock."""
 
     def __init__(self, copy: SegmentCopy) -> None:
         self._copy = copy
 
     def __enter__(self) -> None:
-        self._copy._in_use.acquire()
-        if self._copy._is_closed:
-            self._copy._in_use.release()
+        if not self._copy._in_use.acquire(blocking=False):
             raise OSError(errno.EBADF, "closed")
 
     def __exit__(self, *_: object) -> None:
+        self._copy._in_use.release()
         if self._copy._is_closed:
-            self._copy._end()
-        else:
-            self._copy._in_use.release()
+            self._copy.close()
 
 
 def remove_stray_copy(dirfd: int, name: bytes, source: Source) -> bool:
