@@ -45,7 +45,12 @@ from commitlogfs.store.files.direct import ALIGNMENT, set_direct
 from commitlogfs.store.files.hashing import read_checksum, read_verdict, write_checksum
 from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark, write_repair_mark
 from commitlogfs.store.moves.restored import has_mark, mark_restored
-from commitlogfs.store.moves.unreadable import UnreadableRanges, read_unreadable, write_unreadable
+from commitlogfs.store.moves.unreadable import (
+    UnreadableRanges,
+    parse_unreadable,
+    read_unreadable_record,
+    write_unreadable,
+)
 
 CHUNK_BYTES: Final = 1 << 20
 _SALVAGED_AT_ONCE: Final = 8 * ALIGNMENT
@@ -68,6 +73,23 @@ class Restored(NamedTuple):
     """Whether a running broker does not know the segment."""
 
 
+class _Witnesses(NamedTuple):
+    """The records of a segment's file that tell whether its content is right."""
+
+    verdict: bytes | None = b""
+    """The attribute of the verdict; empty without one, None if there is another sign of damage than a verdict: a
+    record that the disk cannot read, or one of unreadable ranges that cannot be parsed."""
+    checksum: bytes | None = None
+    """The digest that counts."""
+    keeps_checksum: bool = False
+    """Whether the copy gets no other one."""
+    unreadable: bytes | None = None
+    """The attribute of the ranges that an earlier move could not read; None without one."""
+
+
+_NO_WITNESSES: Final = _Witnesses()
+
+
 class SegmentCopy:
     """A copy in progress. One thread at a time uses it; `close` may be called beside it, and takes effect when the
     other call ends, so that a disk that hangs does not lead to a closed descriptor in use."""
@@ -79,14 +101,10 @@ class SegmentCopy:
         restored: Restored | None = None,
         *,
         salvages: bool = False,
-        checksum: bytes | None = None,
-        keeps_checksum: bool = False,
-        verdict: bytes | None = b"",
+        witnesses: _Witnesses = _NO_WITNESSES,
     ) -> None:
         """`salvages`: blocks that cannot be read become zeros, and are recorded with the copy; and content that
-        differs from `checksum`, the digest that the source has, is copied. `keeps_checksum`: the copy gets no other
-        one. `verdict`: the attribute of the verdict on the source; empty without one, None if the disk cannot read
-        that or the checksum."""
+        differs from the checksum of the source is copied. `witnesses` are those of the source."""
         self._source = source
         self._restored = restored
         self._salvages = salvages
@@ -94,9 +112,11 @@ class SegmentCopy:
         """Positions of what could not be read."""
         self.newly_unreadable = UnreadableRanges()
         """Those of this move, without what the source lacks since an earlier one. Known once the copy is sealed."""
-        self._checksum = checksum
-        self._keeps_checksum = keeps_checksum
-        self.verdict = verdict
+        self._checksum = witnesses.checksum
+        self._keeps_checksum = witnesses.keeps_checksum
+        self._former_unreadable = witnesses.unreadable
+        self.verdict = witnesses.verdict
+        """As of _Witnesses, when the copy is sealed."""
         self.is_rotten = False
         """Whether everything could be read, and differs from the source's checksum."""
         self._target = -1
@@ -193,9 +213,7 @@ class SegmentCopy:
             if self._restored is None:
                 self.newly_unreadable = self.unreadable
                 self._write_verdict(add_to_verdict)
-                known = read_unreadable(self._source)  # an earlier move could not read that
-                self.unreadable = UnreadableRanges([*known.ranges, *self.unreadable.ranges])
-                write_unreadable(self._target, self.unreadable)
+                self._write_unreadable()
             if self._is_unknown():
                 mark_restored(self._target)
             mtime_ns = self._sealed.mtime_ns if self._restored is None else self._restored.mtime_ns
@@ -216,6 +234,17 @@ class SegmentCopy:
         with contextlib.suppress(OSError):
             if verdict:
                 os.setxattr(self._target, layout.XATTR_VERDICT, verdict)
+
+    def _write_unreadable(self) -> None:
+        """The copy also lacks what an earlier move could not read. A record of that which cannot be parsed moves
+        along as it is: a segment that has one gets no checksum."""
+        former = self._former_unreadable
+        if former is not None:
+            self.unreadable = UnreadableRanges([*parse_unreadable(former).ranges, *self.unreadable.ranges])
+        if self.unreadable.ranges:
+            write_unreadable(self._target, self.unreadable)
+        elif former is not None:
+            os.setxattr(self._target, layout.XATTR_UNREADABLE, former)
 
     @property
     def has_checksum(self) -> bool:
@@ -379,10 +408,8 @@ def open_source(
         _sync(source, {*MEDIUM_ERRORS, errno.EROFS} if salvages else ())
         set_direct(source)
         before = unpack(stat_fd(source))
-        verdict, is_kept, checksum = _witnesses_of(source, before, keeps_checksum, salvages=salvages)
-        return SegmentCopy(
-            source, before, salvages=salvages, checksum=checksum, keeps_checksum=is_kept, verdict=verdict
-        )
+        witnesses = _witnesses_of(source, before, keeps_checksum, salvages=salvages)
+        return SegmentCopy(source, before, salvages=salvages, witnesses=witnesses)
     except BaseException:
         os.close(source)
         raise
@@ -390,17 +417,21 @@ def open_source(
 
 def _witnesses_of(
     source: int, before: FileAttributes, keeps_checksum: Callable[[bytes], bool], *, salvages: bool
-) -> tuple[bytes | None, bool, bytes | None]:
-    """The attribute of the verdict, whether a checksum of a former state counts, and the one that does. `salvages`:
-    whether a copy is made even if the disk cannot read this; it gets no checksum then, as if it were right."""
+) -> _Witnesses:
+    """`salvages`: a copy is made even if the disk cannot read them. It gets no checksum then: that would make it
+    look right."""
+    unreadable = None
     try:
+        unreadable = read_unreadable_record(source)
+        is_illegible = unreadable is not None and not parse_unreadable(unreadable).ranges
         verdict = read_verdict(source)
-        is_kept = keeps_checksum(verdict)
-        return verdict, is_kept, read_checksum(source, before, is_kept=is_kept)
+        is_kept = is_illegible or keeps_checksum(verdict)
+        checksum = read_checksum(source, before, is_kept=is_kept)
     except OSError as error:
         if not salvages or error.errno not in MEDIUM_ERRORS:
             raise
-        return None, True, None
+        return _Witnesses(None, None, True, unreadable)
+    return _Witnesses(verdict or (None if is_illegible else b""), checksum, is_kept, unreadable)
 
 
 def open_restored(source: int, size: int, restored: Restored) -> SegmentCopy:

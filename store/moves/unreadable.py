@@ -3,6 +3,7 @@
 An attribute of the copy records it, because nothing else shows which zeros were once messages.
 """
 
+import errno
 import json
 import os
 from collections.abc import Iterable
@@ -51,9 +52,19 @@ def write_unreadable(fd: int, unreadable: UnreadableRanges) -> None:
 def read_unreadable(file: int | str) -> UnreadableRanges:
     """The ranges that a file, given as descriptor or path, records; none if its attribute cannot be read."""
     try:
-        return parse_unreadable(os.getxattr(file, layout.XATTR_UNREADABLE, follow_symlinks=isinstance(file, int)))
+        return parse_unreadable(read_unreadable_record(file) or b"")
     except OSError:
         return UnreadableRanges()
+
+
+def read_unreadable_record(file: int | str) -> bytes | None:
+    """The attribute of a file, given as descriptor or path; None without one. Raises OSError."""
+    try:
+        return os.getxattr(file, layout.XATTR_UNREADABLE, follow_symlinks=isinstance(file, int))
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+    return None
 
 
 def parse_unreadable(raw: bytes) -> UnreadableRanges:

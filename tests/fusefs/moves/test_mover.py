@@ -81,7 +81,38 @@ def test_a_verdict_that_no_task_has_read_yet_goes_with_a_move(parts: Parts) -> N
     assert parts.verdicts.present() == [(file, verdict)]
 
 
-@pytest.mark.parametrize("attribute", [layout.XATTR_VERDICT, layout.XATTR_CHECKSUM])
+def test_a_verdict_of_a_newer_version_moves_along_unchanged(parts: Parts) -> None:
+    """It says that the segment is damaged, and a version that can read it finds all of it."""
+    newer = b"\x02newer"
+    os.setxattr(place(parts, 1), layout.XATTR_VERDICT, newer)
+    move(parts, 1)
+    let_go(parts)
+    assert os.getxattr(place(parts, 1), layout.XATTR_VERDICT) == newer
+    assert known_digest(place(parts, 1)) is None
+    assert parts.verdicts.kind_of(segment(parts, 1)) is Kind.UNKNOWN
+
+
+@pytest.mark.parametrize("raw", [b"", b"[[0,40"])
+@pytest.mark.parametrize("kind", [None, Kind.WRITTEN_BROKEN])
+def test_a_damaged_record_of_unreadable_ranges_moves_along(parts: Parts, raw: bytes, kind: Kind | None) -> None:
+    """A former daemon has recorded them, and this one has not read it yet. A checksum would say that zeros are the
+    content."""
+    os.setxattr(place(parts, 1), layout.XATTR_UNREADABLE, raw)
+    if kind is not None:
+        os.setxattr(place(parts, 1), layout.XATTR_VERDICT, format_verdict(whole_verdict(kind, SIZE, 5)))
+    move(parts, 1)
+    let_go(parts)
+    copy = place(parts, 1)
+    assert os.getxattr(copy, layout.XATTR_UNREADABLE) == raw
+    assert known_digest(copy) is None
+    expected = kind or Kind.UNKNOWN
+    assert parts.verdicts.kind_of(segment(parts, 1)) is expected
+    verdict = parse_verdict(os.getxattr(copy, layout.XATTR_VERDICT))
+    assert verdict is not None
+    assert verdict.kind is expected
+
+
+@pytest.mark.parametrize("attribute", [layout.XATTR_VERDICT, layout.XATTR_CHECKSUM, layout.XATTR_UNREADABLE])
 def test_a_copy_is_not_well_if_the_disk_cannot_read_the_attributes(
     parts: Parts, monkeypatch: pytest.MonkeyPatch, attribute: str
 ) -> None:
