@@ -132,6 +132,8 @@ class _Check:
         """Position of the damage whose end is searched, as long as the window holds its beginning."""
         self._head = b""
         """Its first bytes, once the window has dropped them."""
+        self._named = 0
+        """Number of damages with a message."""
         self.chain = Chain()
 
     def run(self) -> None:
@@ -215,12 +217,13 @@ class _Check:
             return _message(position, record)
         if len(data) > _NAMED_RECORD_BYTES:
             return None
-        if len(self.chain.damages) >= MOST_MESSAGES:  # it is counted, and its name is not kept
+        if self._named >= MOST_MESSAGES:  # it is counted, and a verdict does not keep its name
             return _message(position, record)
         return _message(position, _with_right_name(data, record, self._pause))
 
     def _add(self, begin: int, end: int, reason: str, message: Message | None) -> None:
         self.chain.damages.append(Damage(Range(begin, end), reason, message))
+        self._named += message is not None
 
     def _next_record(self, start: int) -> int:
         """Position of the first sound record, or blank record, at or after `start`; the segment's size if there is

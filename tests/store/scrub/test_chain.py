@@ -12,7 +12,7 @@ from support.scrubs import Placed, records_of
 from commitlogfs.store.record_layout import BODY_AT
 from commitlogfs.store.scrub import chain as chain_module
 from commitlogfs.store.scrub.chain import Chain, check_chain
-from commitlogfs.store.scrub.verdict import Damage, Range
+from commitlogfs.store.scrub.verdict import MOST_MESSAGES, Damage, Range
 from commitlogfs.store.segment import BaseOffset
 
 SIZE = 1 << 18
@@ -163,6 +163,19 @@ def test_a_record_with_a_damaged_name_has_the_right_one(magic: int, born: str) -
             at = placed.position + field
             if field != 39 or mask != 0x55:  # which makes the header of another length
                 require_named(check(content[:at] + bytes([content[at] ^ mask]) + content[at + 1 :]), placed)
+
+
+def test_a_damaged_name_after_many_unnamed_damages_has_the_right_one() -> None:
+    """A verdict has room for it."""
+    content = bytearray(make_sealed(BASE, SIZE, property_crc=True))
+    records = records_of(bytes(content), BASE)
+    for placed in records[1 : 2 * MOST_MESSAGES + 1 : 2]:
+        content[placed.position : placed.end] = bytes(placed.end - placed.position)
+    placed = records[2 * MOST_MESSAGES + 4]
+    content[content.index(b"TopicTest", placed.position)] ^= 1
+    *unnamed, last = check(bytes(content)).damages
+    assert [damage.message for damage in unnamed] == [None] * MOST_MESSAGES
+    assert last.message == (placed.position, "TopicTest", placed.record.queue_id, placed.record.queue_offset)
 
 
 def test_a_long_record_with_a_damaged_name_has_none() -> None:
