@@ -15,6 +15,8 @@ from typing import Final, NamedTuple
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.restoring.places import Place, UnreadablePlaceError
+from commitlogfs.store.disks.disk import MEDIUM_ERRORS
+from commitlogfs.store.files.direct import ALIGNMENT
 from commitlogfs.store.record import RecordError, TruncatedRecordError, decode
 from commitlogfs.store.segment import BaseOffset, parse_segment_name
 
@@ -112,29 +114,34 @@ class OwnLog:
         return first_record(head, base_offset, self._size)
 
     def first_difference(
-        self, base_offset: BaseOffset, read: Callable[[int, int], bytes], ranges: Iterable[tuple[int, int]]
+        self,
+        base_offset: BaseOffset,
+        read: Callable[[int, int], bytes],
+        ranges: Collection[tuple[int, int]],
+        *,
+        has_bad_blocks: bool,
     ) -> int | None:
         """The first part of a segment of the log, among these ranges of positions, in which it differs from a copy,
-        which `read(position, length)` reads: its position, None if there is none. What the log's own disk cannot
-        read counts as equal. Raises as `read`."""
+        which `read(position, length)` reads: its position, None if there is none. `has_bad_blocks`: the log's own
+        disk is known to be unable to read the segment, and what it cannot read counts as equal. Raises as `read`,
+        and UnreadablePlaceError if the segment cannot be compared for another reason."""
+        if not ranges:
+            return None
         try:
             file = self._path(base_offset).open("rb", buffering=0)
-        except OSError:
-            return None
+        except OSError as error:
+            raise _cannot_compare(base_offset, error) from error
         with file:
             for begin, end in ranges:
                 for position in range(begin, end, _COMPARED_BYTES):
-                    length = min(_COMPARED_BYTES, end - position)
-                    if not self._is_equal(file.fileno(), position, read(position, length)):
+                    theirs = read(position, min(_COMPARED_BYTES, end - position))
+                    try:
+                        is_equal = _is_equal(file.fileno(), position, theirs, has_bad_blocks=has_bad_blocks)
+                    except OSError as error:
+                        raise _cannot_compare(base_offset + position, error) from error
+                    if not is_equal:
                         return position
         return None
-
-    @staticmethod
-    def _is_equal(fd: int, position: int, theirs: bytes) -> bool:
-        try:
-            return os.pread(fd, len(theirs), position) == theirs
-        except OSError:
-            return True
 
     def contradiction(self, base_offset: BaseOffset, head: Head, last_ms: int) -> str:
         """Why a segment, whose copy `head` reads, is not of the broker or the time of its neighbours in the
@@ -185,6 +192,32 @@ class OwnLog:
 
     def _path(self, base_offset: BaseOffset) -> Path:
         return self._mountpoint / f"{base_offset:020d}"
+
+
+def _is_equal(fd: int, position: int, theirs: bytes, *, has_bad_blocks: bool) -> bool:
+    """Whether the file has these bytes there; with bad blocks, as far as its disk can read it. Raises OSError."""
+    at, is_by_block = 0, False
+    while at < len(theirs):
+        rest = len(theirs) - at
+        block = min(rest, ALIGNMENT - (position + at) % ALIGNMENT)
+        try:
+            ours = os.pread(fd, block if is_by_block else rest, position + at)
+        except OSError as error:
+            if not has_bad_blocks or error.errno not in MEDIUM_ERRORS:
+                raise
+            at += block if is_by_block else 0
+            is_by_block = True
+            continue
+        if not ours or ours != theirs[at : at + len(ours)]:
+            return False
+        at += len(ours)  # a read ends before a bad block
+    return True
+
+
+def _cannot_compare(log_offset: int, error: OSError) -> UnreadablePlaceError:
+    reason = os.strerror(error.errno or 0)
+    cure = "; `commitlogfs scrub start` records what its disk cannot read" if error.errno in MEDIUM_ERRORS else ""
+    return UnreadablePlaceError(f"log offset {log_offset}: cannot be compared with the segment ({reason}){cure}")
 
 
 def _describe_time(stored_ms: int, side: str, neighbour: BaseOffset, record: FirstRecord) -> str:

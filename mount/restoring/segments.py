@@ -16,6 +16,7 @@ from commitlogfs.mount.location.control_socket import ControlError
 from commitlogfs.mount.location.which_mount import Target
 from commitlogfs.mount.restoring.own_log import OwnLog
 from commitlogfs.mount.restoring.places import Place, UnreadablePlaceError
+from commitlogfs.store.scrub.verdict import Kind
 from commitlogfs.store.sealed_segment import SealedSegment, UnsoundSegmentError, check_sealed
 from commitlogfs.store.segment import BaseOffset
 
@@ -164,7 +165,9 @@ class Restorer:
                 f"log offset {base_offset + checked.zeros_begin}: zeros up to the end, and nothing shows that the "
                 "segment ended there"
             )
-        position = self._log.first_difference(base_offset, partial(_read_once, fd), damage.equal)
+        has_bad_blocks = damage.kind == Kind.UNREADABLE.value
+        read = partial(_read_once, fd)
+        position = self._log.first_difference(base_offset, read, damage.equal, has_bad_blocks=has_bad_blocks)
         if position is None:
             return ""
         return f"log offset {base_offset + position}: differs from the segment outside of the known damage"
