@@ -460,6 +460,32 @@ def test_the_checksum_from_before_the_damage_decides_for_ever(
     assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
 
 
+def test_content_is_accepted_as_it_is_by_a_new_time_after_the_clear(filled: PoolMount) -> None:
+    """As docs/runbooks/damaged-segment.md has it. Before the clear, the checksum from before the damage is bound to
+    the file again."""
+    pool, path = filled, filled.path(INDEX)
+    rot(pool, INDEX)
+    by_hand = make_sealed(INDEX * MIB, MIB, store_ms=1_200_000_000_000)
+
+    def clear() -> None:
+        assert pool.cli("scrub", "clear", pool.name, "--segment", path.name).status == 0
+        assert damaged(pool) == {}
+
+    checksums.write(path, by_hand, checksums.LONG_AGO_NS - 1)
+    clear()
+    assert scrub(pool).keys() == {path.name}
+    clear()
+    before = path.stat()
+    command = 'touch --date="$(stat --format=%y "$file") 1 second" "$file"'
+    subprocess.run(["sh", "-c", command], check=True, env={**os.environ, "file": str(path)})
+    assert path.stat().st_mtime_ns == before.st_mtime_ns + 1_000_000_000
+    eventually(lambda: checksums.is_valid(backing(pool, INDEX)))
+    found = checksums.recorded(backing(pool, INDEX))
+    assert found is not None
+    assert found.digest == xxhash.xxh3_128_digest(by_hand)
+    assert scrub(pool) == {}
+
+
 def test_what_a_move_could_not_read_is_repaired_with_the_rest(filled: PoolMount, slave: Path) -> None:
     """The segment has zeros there, and a message is damaged elsewhere."""
     pool = filled
