@@ -15,6 +15,7 @@ from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
 from support.refusals import degrade
+from support.timings import WITHOUT_WRITES
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.store import layout
@@ -165,7 +166,7 @@ def test_size_that_shows_before_the_disk_has_it_holds_nobody(
     directories = [disk.path / "commitlog" for disk in (silent, disk_farm.add(), disk_farm.add())]
     for directory in directories:
         directory.mkdir(mode=0o700)
-    pool = make_pool(disks=directories, settings={"passthrough": f'"{mode}"'})
+    pool = make_pool(disks=directories, settings={"passthrough": f'"{mode}"'}, variables=WITHOUT_WRITES)
     pool.start()
     pool.make_segments(range(3))
     for directory in directories:  # what the daemon writes after the last create

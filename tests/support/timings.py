@@ -47,17 +47,17 @@ def timing_variables(timing: Timing) -> dict[str, str]:
 _NO_CHECKS = CheckTiming(first_s=_NEVER_S, successor_s=_NEVER_S)
 WITHOUT_CHECKS = timing_variables(replace(BRISK, checks=_NO_CHECKS))
 """For daemons that do not check their disks: a request meets a fault first, however slow the machine."""
-WITHOUT_WRITES = timing_variables(
-    replace(
-        BRISK,
-        checks=_NO_CHECKS,
-        checksums=ChecksumTiming(start_s=_NEVER_S),
-        scrub=ScrubTiming(start_s=_NEVER_S),
-        lost_writes=LostWriteTiming(look_s=_NEVER_S),
-    )
+_NO_WORK = replace(
+    BRISK,
+    checksums=ChecksumTiming(start_s=_NEVER_S),
+    scrub=ScrubTiming(start_s=_NEVER_S),
+    lost_writes=LostWriteTiming(look_s=_NEVER_S),
 )
+WITHOUT_WRITES = timing_variables(replace(_NO_WORK, checks=_NO_CHECKS))
 """For daemons that write to no disk by themselves, but for records of a change: a disk that answers no write holds
 none of them."""
+FIRST_WITHOUT_WRITES = timing_variables(replace(_NO_WORK, checks=CheckTiming(first_s=_NEVER_S)))
+"""The same for a first daemon. Its successors check their disks, without which they take none back."""
 SOON_CHECKED = timing_variables(
     Timing(
         checks=CheckTiming(interval_s=1.0, confirm_s=0.5, observe_s=0.3), daemon=DaemonTiming(returns_look_s=1.0)

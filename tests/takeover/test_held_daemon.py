@@ -16,6 +16,7 @@ from support.kept import KeptMount, newest_keeper
 from support.loop_disks import DiskFarm, LoopDisk, commitlog_directories
 from support.pools import MIB, PoolMount, segment_bytes
 from support.processes import has_ended, threads
+from support.timings import FIRST_WITHOUT_WRITES
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UserError
@@ -235,10 +236,12 @@ def await_record(directories: list[Path], index: int) -> None:
 def test_killed_when_a_segment_was_given_up_there(
     disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], maker: str
 ) -> None:
-    """Its size may get to the disk as long as the daemon has not ended. The segment is on another disk then."""
+    """Its size may get to the disk as long as the daemon has not ended. The segment is on another disk then.
+
+    Beside a commit for a write of the daemon's own, the create would make the segment on another disk at once."""
     silent = disk_farm.add_of(FlakyDisk)
     directories = commitlog_directories(silent, disk_farm.add(), disk_farm.add())
-    mount = make_pool(disks=directories, retention={"interval": '"1s"'})
+    mount = make_pool(disks=directories, retention={"interval": '"1s"'}, variables=FIRST_WITHOUT_WRITES)
     mount.start("--watchdog", "3")
     kept = KeptMount(mount)
     former = kept.newest_daemon()
@@ -249,6 +252,7 @@ def test_killed_when_a_segment_was_given_up_there(
     with silent.hanging():
         fd = os.open(mount.path(3), os.O_RDWR | os.O_CREAT)
         try:
+            assert os.getxattr(mount.path(3), "user.commitlogfs.disk") == os.fsencode(directories[0])
             eventually(silent.holds_a_commit)  # for the sync of its name
             with pytest.raises(OSError, match="Input/output"):
                 os.ftruncate(fd, MIB)
