@@ -85,7 +85,7 @@ class _Requests:
 
     async def state(self, request: dict[str, Any]) -> dict[str, Any]:
         """How far the restore of one segment is. Its state is "absent" if this daemon has not begun it, or has
-        begun another one since."""
+        begun another one since; also if it has ended, and the segment is missing or damaged again."""
         base_offset, repairs = self._base_offset(request), request_fields.flag(request, "repairs")
         if repairs:
             await self._restores.require_verdicts()
@@ -98,7 +98,7 @@ class _Requests:
         has_failed = latest is not None and latest.state is RestoreState.FAILED
         if is_done and not (repairs and has_failed):
             return {"state": "done", "reason": "", "done_bytes": 0}
-        if latest is None:
+        if latest is None or latest.state is RestoreState.DONE:
             return {"state": "absent", "reason": "", "done_bytes": 0}
         progress, size = self._parts.mover.progress, self._parts.commitlog.segment_size
         done = 0

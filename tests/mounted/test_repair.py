@@ -122,6 +122,27 @@ def test_a_rotten_segment_is_repaired_under_its_readers(filled: PoolMount, slave
     assert restore(pool, "--from", slave) == "test: the log has no gap\n"
 
 
+def test_a_segment_that_is_damaged_again_is_repaired_again(filled: PoolMount, slave: Path) -> None:
+    """By the same daemon, whose latest repair was that of this segment."""
+    pool = filled
+    for position in (ROT, ROT + 1):
+        rot(pool, INDEX, position=position)
+        assert restore(pool, "--from", slave).startswith(REPAIRED)
+        assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+        assert damaged(pool) == {}
+    assert pool.ask("status")["moves"]["repaired"] == 2
+
+
+def test_a_segment_that_is_missing_again_is_restored_again(filled: PoolMount, slave: Path) -> None:
+    """By the same daemon, too."""
+    pool = filled
+    for _ in range(2):
+        pool.path(INDEX).unlink()
+        assert restore(pool, "--from", slave) == "test: 1 segment restored (1.0 MiB)\n"
+        assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+    assert pool.ask("status")["moves"]["restored"] == 2
+
+
 def test_the_damaged_file_stays_until_it_is_cleared(filled: PoolMount, slave: Path) -> None:
     pool = filled
     rot(pool, INDEX)
