@@ -7,7 +7,7 @@ knows the digest of the right content, or accepts zeros at the end.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import xxhash
@@ -38,6 +38,8 @@ class SealedSegment:
     """xxh3_128 of the whole file."""
     zeros_begin: int | None = None
     """Position from which the file has zeros, and no blank record; None usually."""
+    fault: str = ""
+    """Where and why the chain is not right, if only the digest is; empty usually."""
 
 
 def check_sealed(
@@ -55,10 +57,10 @@ def check_sealed(
     check = _Check(read, base_offset, size, on_progress)
     try:
         return check.run(may_end_early=may_end_early)
-    except UnsoundSegmentError:
+    except UnsoundSegmentError as error:
         if right is None or check.digest() != right:
             raise
-        return check.result()
+        return replace(check.result(), fault=str(error))
 
 
 class _Check:

@@ -90,7 +90,7 @@ def restore(
     outcomes = _restore(restorer, wanted, found, size, plan["first_offset"], dry_run=dry_run)
     _report(target.name, outcomes, size, dry_run=dry_run, as_json=settings.wants_json(as_json))
     _report_unknown(plan["unknown"])
-    if plan["unknown"] or any(outcome.place is None for outcome in outcomes):
+    if plan["unknown"] or any(outcome.place is None or outcome.fault for outcome in outcomes):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
@@ -230,6 +230,10 @@ _UNTIL_RESTART: Final = (
 )
 
 
+_SEALED_BROKEN: Final = "the copy has what was sealed, and that was damaged already"
+_FIND_THE_REST: Final = "run `commitlogfs scrub start --messages`, and then this command with other places"
+
+
 def _report(name: str, outcomes: Sequence[Outcome], size: int, *, dry_run: bool, as_json: bool) -> None:
     gaps = [outcome for outcome in outcomes if outcome.damage is None]
     repairs = [outcome for outcome in outcomes if outcome.damage is not None]
@@ -256,13 +260,15 @@ def _report_failures(output: Output, outcomes: Sequence[Outcome]) -> None:
         taken = "not taken from " if _is_possible(outcome.damage) else ""
         for failure in outcome.failures:
             output.report("problem", f"{outcome.segment}: {taken}{failure}")
+        if outcome.fault:
+            output.report("warning", f"{outcome.segment}: {_SEALED_BROKEN} ({outcome.fault})", _FIND_THE_REST)
 
 
 def _as_json(gaps: Sequence[Outcome], repairs: Sequence[Outcome]) -> dict[str, Any]:
     return {
         "restored": [{"segment": one.segment, "from": one.place} for one in gaps if one.place],
         "missing": [{"segment": one.segment, "failures": one.failures} for one in gaps if not one.place],
-        "repaired": [{**_damage_of(one), "from": one.place} for one in repairs if one.place],
+        "repaired": [{**_damage_of(one), "from": one.place, "fault": one.fault} for one in repairs if one.place],
         "damaged": [{**_damage_of(one), "failures": one.failures} for one in repairs if not one.place],
     }
 

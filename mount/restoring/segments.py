@@ -57,6 +57,8 @@ class Outcome:
     """The place that it came from, or would come from; None if it stays missing or damaged."""
     failures: list[str] = field(default_factory=list)
     """Why copies of it were not taken."""
+    fault: str = ""
+    """Damage that the right copy has, because the segment had it when it was sealed; empty usually."""
 
     @property
     def segment(self) -> str:
@@ -117,7 +119,7 @@ class Restorer:
                 outcome.failures.append(f"{place.name}: {error}")
                 return outcome
             if not failure:
-                outcome.place = place.name
+                outcome.place, outcome.fault = place.name, checked.fault
                 return outcome
             outcome.failures.append(f"{place.name}: {failure}")
         return outcome

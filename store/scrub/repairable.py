@@ -16,7 +16,8 @@ says:
                          content
 
 A segment that was written broken, and of which only the later damage is known, has a checksum that no right copy
-has: no copy can repair it. To accept one that is equal outside the damaged ranges would also accept a copy whose
+has: only a copy of the broken content repairs it. It becomes what was sealed, and the former damage can be found
+and repaired afterwards. To accept a copy that is equal outside the damaged ranges would also accept one whose
 headers or properties are wrong within them, and which the checksum excludes if the segment was sealed right.
 
 Ranges that a move could not read count as damaged, too. A segment that has such ranges gets no checksum.

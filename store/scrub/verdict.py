@@ -17,7 +17,7 @@ What lies past the end of a longer file is no part of the segment.
 The attribute is, in little-endian order: the version of this format (1 byte), the CRC-32 of the rest (4 bytes), and
 compact JSON of at most MOST_BYTES, with positions in the segment. Its key `sealed_broken` is optional. A version
 that does not know the key ignores it, and leaves it out when it writes the verdict anew: then a right copy may be
-refused, and no wrong one is accepted.
+refused, and only one of the broken content that was sealed is accepted.
 """
 
 import json

@@ -296,6 +296,27 @@ def test_a_segment_that_was_written_broken_and_rots_is_repaired(filled: PoolMoun
     assert pool.path(INDEX).read_bytes() == whole
 
 
+def test_a_copy_of_broken_content_that_was_sealed_is_taken_with_a_warning(
+    filled: PoolMount, slave: Path, workdir: Path
+) -> None:
+    """Only the later damage is known. The copy undoes that, and then the former damage can be repaired, too."""
+    pool, name, sealed = filled, filled.path(INDEX).name, rotten(filled, INDEX)
+    write_anew(pool, INDEX, sealed)
+    backup = workdir / "backup"
+    backup.mkdir()
+    (backup / name).write_bytes(sealed)
+    rot(pool, INDEX, position=records_of(content(pool, INDEX), INDEX * MIB)[7].end - 150)
+    restore(pool, "--from", slave, status=1)  # nothing tells that its content is right
+    out = restore(pool, "--from", backup, status=1)
+    assert out.startswith(f"warning: {name}: the copy has what was sealed, and that was damaged already (log ")
+    assert REPAIRED in out
+    assert pool.path(INDEX).read_bytes() == sealed
+    found = scrub(pool, "--messages")
+    assert [(one["segment"], one["kind"]) for one in found.values()] == [(name, "written-broken")]
+    assert restore(pool, "--from", slave).startswith(REPAIRED)
+    assert pool.path(INDEX).read_bytes() == content(pool, INDEX)
+
+
 def test_a_copy_with_the_checksum_needs_no_neighbour(filled: PoolMount, workdir: Path) -> None:
     """Nothing else shows whose segment it is."""
     pool = filled

@@ -109,6 +109,7 @@ def test_the_right_digest_suffices_without_a_right_chain(window: int, monkeypatc
         digest = xxhash.xxh3_128(content).digest()
         found = check_sealed(read_of(content), BASE, SIZE, right=digest)
         assert (found.digest, found.messages) == (digest, messages)
+        assert found.fault.startswith("log offset ")
         with pytest.raises(UnsoundSegmentError, match="log offset"):
             check_sealed(read_of(content), BASE, SIZE, right=bytes(16))
 
