@@ -187,7 +187,9 @@ class StatusReport:
             "unread": counts.unread,
             "computing": counts.computing,
             "mismatches": [
-                segment.name.decode() for segment, verdict in self._parts.verdicts.present() if verdict.is_mismatch
+                segment.name.decode()
+                for segment, verdict in self._parts.verdicts.present()
+                if verdict.kind.is_mismatch
             ],
         }
 

@@ -58,7 +58,8 @@ def drain_report(disk: Disk, parts: Parts, ingest: float) -> dict[str, Any] | No
         "segments_kept": len(on_disk) - to_move,
         "unreadable_segments": parts.drains.unreadable_count(disk),
         "rotten_segments": sum(
-            segment.disk == disk.number and verdict.is_mismatch for segment, verdict in parts.verdicts.present()
+            segment.disk == disk.number and verdict.kind.is_mismatch
+            for segment, verdict in parts.verdicts.present()
         ),
         "no_room": not has_room,
         "waits_for": hindrance

@@ -151,11 +151,6 @@ class Verdict:
     """Whether a message was certainly damaged already when the segment was sealed, whatever has become of it since:
     its checksum is that of the broken content."""
 
-    @property
-    def is_mismatch(self) -> bool:
-        """Whether the content is known to differ from the segment's checksum."""
-        return self.kind.is_mismatch
-
 
 def decide(evidence: Evidence, now_s: int) -> Verdict | None:
     """The verdict; None if the segment is right, as far as its witnesses tell."""
@@ -223,7 +218,7 @@ def combine(former: Verdict | None, found: Verdict) -> Verdict:
     kind = _combined_kind(former, found)
     was_sealed_broken = former.was_sealed_broken or found.was_sealed_broken
     was_sealed_broken |= former.kind is Kind.WRITTEN_BROKEN is not kind  # the same again says nothing more
-    if not former.is_located and found.is_mismatch:
+    if not former.is_located and found.kind.is_mismatch:
         return replace(found, since_s=former.since_s, was_sealed_broken=was_sealed_broken)
     located = [verdict for verdict in (former, found) if verdict.is_located] or [found]
     messages = tuple(sorted({message for verdict in located for message in verdict.messages}))
@@ -239,7 +234,7 @@ def combine(former: Verdict | None, found: Verdict) -> Verdict:
 
 
 def _combined_kind(former: Verdict, found: Verdict) -> Kind:
-    if former.is_mismatch and found.kind is Kind.WRITTEN_BROKEN:
+    if former.kind.is_mismatch and found.kind is Kind.WRITTEN_BROKEN:
         return Kind.ROTTED  # it differs from its checksum of then, and now a message is damaged
     return min(former.kind, found.kind, key=_SEVERITY.index)
 

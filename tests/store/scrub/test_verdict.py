@@ -51,7 +51,7 @@ def test_two_witnesses_make_one_verdict() -> None:
     assert rotted == Verdict(Kind.ROTTED, NOW_S, (Range(4096, 5000),), (MESSAGE,), 1)
     broken = decide(evidence(damages=(DAMAGE,)), NOW_S)
     assert broken is not None
-    assert (broken.kind, broken.is_mismatch) == (Kind.WRITTEN_BROKEN, False)
+    assert (broken.kind, broken.kind.is_mismatch) == (Kind.WRITTEN_BROKEN, False)
     header = decide(evidence(differs=True), NOW_S)
     assert header == Verdict(Kind.HEADER_OR_PADDING, NOW_S, (Range(0, SIZE),), is_located=False)
     unreadable = decide(evidence(differs=True, unreadable=(Range(8192, 12288),)), NOW_S)
