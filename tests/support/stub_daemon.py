@@ -162,7 +162,7 @@ class Stub:
 
     def _is_mounted(self) -> bool:
         """By the kernel's table: a stat would wait for this daemon."""
-        return f" {self.mountpoint} " in Path("/proc/self/mounts").read_text()
+        return f" {self.mountpoint} " in Path("/proc/self/mounts").read_text(errors="surrogateescape")
 
     def do_serve(self, _: str) -> None:
         interval_us = int(os.environ.get("WATCHDOG_USEC", "0"))
