@@ -108,9 +108,9 @@ class _Worker:
                 return _Outcome.WRONG_SIZE
             if hashing.is_incomplete:
                 return _Outcome.INCOMPLETE
-            kind = job.kind or recorded_kind(hashing.verdict)
-            if kind is not None and kind.keeps_checksum:
-                is_bound = kind.is_mismatch and hashing.rebind()
+            kinds = [kind for kind in (job.kind, recorded_kind(hashing.verdict)) if kind is not None]
+            if any(kind.keeps_checksum for kind in kinds):  # each of the two may lack what the other one knows
+                is_bound = any(kind.is_mismatch for kind in kinds) and hashing.rebind()
                 return _Outcome.PRESENT if is_bound else _Outcome.DAMAGED
             if not hashing.is_at_rest:
                 return _Outcome.TOO_RECENT

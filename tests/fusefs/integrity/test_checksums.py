@@ -212,6 +212,21 @@ def test_a_damaged_segment_keeps_the_one_from_before(parts: Parts, kind: Kind, k
     assert digest_of(parts, 2) == before
 
 
+@pytest.mark.parametrize("kind", NOT_AS_SEALED)
+@pytest.mark.parametrize("more", ["daemon", "file"])
+def test_daemon_and_file_may_each_know_more(parts: Parts, kind: Kind, more: str) -> None:
+    """The other one has found only that a message is damaged."""
+    background = Background(parts)
+    background.require(set(range(SEALED)))
+    before, verdict = damage(parts, 2), whole_verdict(kind, 4096, 1)
+    broken = whole_verdict(Kind.WRITTEN_BROKEN, 4096, 2)
+    known, recorded = (verdict, broken) if more == "daemon" else (broken, verdict)
+    parts.verdicts.record(segment(parts, 2), known)
+    os.setxattr(place(parts, 2), layout.XATTR_VERDICT, format_verdict(recorded))
+    background.require(set(range(SEALED)) - (set() if kind.is_mismatch else {2}))
+    assert digest_of(parts, 2) == before
+
+
 def test_a_damaged_segment_that_never_had_one_gets_none(parts: Parts) -> None:
     parts.verdicts.record(segment(parts, 2), whole_verdict(Kind.ROTTED, 4096, 1))
     Background(parts).require(set(range(SEALED)) - {2})
