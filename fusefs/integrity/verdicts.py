@@ -173,12 +173,13 @@ class Verdicts:
             verdict = known.verdict
             write = partial(write_verdict, disk.dirfd, segment.name, segment.ino, verdict)
             try:
-                await self._threads.run_within(disk.number, self._timing.record_s, write)
+                recorded = await self._threads.run_within(disk.number, self._timing.record_s, write)
             except (OSError, TimeoutError) as error:
                 self._report_unrecorded(segment, known, str(error))
                 return
-            if known.verdict is verdict:
-                known.recorded.append(segment)
+            if known.verdict is verdict:  # otherwise more is known by now, and is recorded next
+                known.recorded = [segment, *known.recorded] if recorded == verdict else [segment]
+                known.verdict = recorded
 
     def record_found(self, segment: Segment, verdict: Verdict, *, is_recorded: bool = True) -> None:
         """A former daemon has found this on a segment, or on a file that was set aside. `is_recorded`: the file

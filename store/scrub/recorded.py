@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from commitlogfs.store import layout
 from commitlogfs.store.files import durable, safe_open
-from commitlogfs.store.files.hashing import rebind_checksum
+from commitlogfs.store.files.hashing import read_verdict, rebind_checksum
 from commitlogfs.store.moves.unreadable import UnreadableRanges, parse_unreadable
 from commitlogfs.store.scrub.verdict import (
     FORMAT_VERSION,
@@ -38,19 +38,30 @@ class Recorded(NamedTuple):
     """Whether the file has an attribute for the verdict."""
 
 
-def write_verdict(dirfd: int, name: bytes, ino: int, verdict: Verdict) -> None:
-    """Durable. A disk without room for all of it gets a shorter one. Raises OSError."""
+def write_verdict(dirfd: int, name: bytes, ino: int, verdict: Verdict) -> Verdict:
+    """Add a verdict to what the file records, which the daemon may not have read yet; durable. Returns what both
+    say. A disk without room for all of it gets a shorter one, and a record that cannot be read gives way only to
+    one that says more. Raises OSError."""
     fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
     try:
-        try:
-            os.setxattr(fd, layout.XATTR_VERDICT, format_verdict(verdict))
-        except OSError as error:
-            if error.errno not in _NO_ROOM:
-                raise
-            os.setxattr(fd, layout.XATTR_VERDICT, format_verdict(shortest(verdict)))
+        present = read_verdict(fd)
+        former = parse_verdict(present)
+        if not present or former is not None or verdict.kind is not Kind.UNKNOWN:
+            verdict = combine(former, verdict)
+            _set_verdict(fd, verdict)
         os.fsync(fd)
     finally:
         os.close(fd)
+    return verdict
+
+
+def _set_verdict(fd: int, verdict: Verdict) -> None:
+    try:
+        os.setxattr(fd, layout.XATTR_VERDICT, format_verdict(verdict))
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        os.setxattr(fd, layout.XATTR_VERDICT, format_verdict(shortest(verdict)))
 
 
 def verdict_of_copy(recorded: bytes | None, unreadable: UnreadableRanges, size: int, now_s: float) -> bytes:

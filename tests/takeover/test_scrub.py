@@ -1,5 +1,6 @@
 """Scrubs over takeovers, moves and failing disks: the next daemon continues, and verdicts follow their segments."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,9 @@ from support.pools import MIB, PoolMount
 from support.records import make_sealed
 from support.scrubs import damaged, records_of, report, scrub
 from support.waiting import eventually
+
+from commitlogfs.store import layout
+from commitlogfs.store.scrub.verdict import Kind, Message, Range, Verdict, format_verdict, parse_verdict
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -115,6 +119,23 @@ def test_a_verdict_goes_with_a_move(filled: KeptMount) -> None:
     eventually(lambda: damaged(pool) == moved)
     found = scrub(pool)  # which messages the move has not said
     assert found[pool.path(other).name]["messages"][0]["queue_offset"] == 0
+
+
+@pytest.mark.parametrize("how", ["kill", "restart"])
+def test_where_writes_were_lost_stays_known(filled: KeptMount, how: str) -> None:
+    """The cordon that recalls the segment at the start of a daemon does not say where."""
+    pool, index = filled.pool, COUNT - 1
+    lost = Verdict(Kind.WRITE_LOST, 5, (Range(4096, 8192),), (Message(4100, "topic", 1, 7),), 1)
+    os.setxattr(backing(pool, index), layout.XATTR_VERDICT, format_verdict(lost))
+    name, disk = pool.path(index).name, pool.disk_of(index)
+    assert pool.cli("disk", "cordon", disk + 1, pool.name, "--reason", f"lost writes of {name}").status == 0
+    for _ in range(2):
+        filled.change(how)
+        eventually(lambda: damaged(pool) and damaged(pool)[name]["recorded"] and not report(pool)["unknown"])
+        base = index * MIB
+        assert damaged(pool)[name]["ranges"] == [[base + 4096, base + 8192]]
+        assert damaged(pool)[name]["messages"][0]["queue_offset"] == 7
+        assert parse_verdict(os.getxattr(backing(pool, index), layout.XATTR_VERDICT)) == lost
 
 
 # --- failing disks ---------------------------------------------------------------------------------------

@@ -13,9 +13,17 @@ from support.waiting import until
 
 from commitlogfs.fusefs.integrity.recorded import Recorded
 from commitlogfs.store import layout
-from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.scrub.recorded import write_verdict
-from commitlogfs.store.scrub.verdict import Kind, whole_verdict
+from commitlogfs.store.scrub.verdict import (
+    Kind,
+    Message,
+    Range,
+    Verdict,
+    format_verdict,
+    parse_verdict,
+    whole_verdict,
+)
 
 COUNT = 9
 DAMAGED, SALVAGED = 1, 4
@@ -107,3 +115,39 @@ def test_a_verdict_of_this_daemon_is_combined_with_the_recorded_one(parts: Parts
     trio.run(Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged.record_found).find)
     ((found, verdict),) = parts.verdicts.present()
     assert (found, verdict.kind, verdict.since_s) == (damaged, Kind.ROTTED, 5)
+
+
+async def serve_until_all_is_recorded(parts: Parts) -> None:
+    """The order of a daemon's start: the cordons are known before the records are read."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parts.verdicts.run)
+        nursery.start_soon(parts.lost_writes.run, lambda _: False)
+        await until(lambda: bool(parts.verdicts.present()))
+        await until(lambda: not any(parts.verdicts.unrecorded_on(number) for number in parts.commitlog.disks))
+        await parts.recorded.find()
+        await until(lambda: not any(parts.verdicts.unrecorded_on(number) for number in parts.commitlog.disks))
+        nursery.cancel_scope.cancel()
+
+
+def test_a_cordon_for_lost_writes_leaves_the_record_of_where_they_were(parts: Parts) -> None:
+    damaged = segment(parts, DAMAGED)
+    verdict = Verdict(Kind.WRITE_LOST, 5, (Range(100, 200),), (Message(100, "topic", 1, 7),), 1)
+    os.setxattr(place(parts, DAMAGED), layout.XATTR_VERDICT, format_verdict(verdict))
+    parts.commitlog.disk_of(damaged).cordon = Cordon(9, f"lost writes of {damaged.name.decode()}")
+    trio.run(serve_until_all_is_recorded, parts)
+    assert parts.verdicts.present() == [(damaged, verdict)]
+    assert parse_verdict(os.getxattr(place(parts, DAMAGED), layout.XATTR_VERDICT)) == verdict
+
+
+def test_a_record_of_a_newer_version_moves_along(parts: Parts) -> None:
+    newer = b"\x02newer"
+    os.setxattr(place(parts, DAMAGED), layout.XATTR_VERDICT, newer)
+    trio.run(parts.attributes.refresh, segment(parts, DAMAGED))
+    trio.run(parts.recorded.find)
+    trio.run(parts.mover.move, segment(parts, DAMAGED), DiskNumber(1), lambda: 0, lambda: True)
+    moved = segment(parts, DAMAGED)
+    assert moved.disk == 1
+    trio.run(parts.verdicts.record_on_disk, moved)
+    assert parts.verdicts.is_recorded(moved)
+    assert parts.verdicts.kind_of(moved) is Kind.UNKNOWN
+    assert os.getxattr(place(parts, DAMAGED), layout.XATTR_VERDICT) == newer

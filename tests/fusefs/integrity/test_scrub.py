@@ -37,7 +37,7 @@ from commitlogfs.store.scrub.progress import LATEST_S, MOST_ORDERS, Command, Pro
 from commitlogfs.store.scrub.reading import SegmentReader
 from commitlogfs.store.scrub.recorded import write_verdict
 from commitlogfs.store.scrub.schedule import ScrubRules
-from commitlogfs.store.scrub.verdict import Kind, whole_verdict
+from commitlogfs.store.scrub.verdict import Kind, Range, Verdict, format_verdict, parse_verdict, whole_verdict
 
 COUNT = 9
 SEALED = COUNT - NEWEST_KEPT
@@ -951,10 +951,10 @@ def full(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Descriptors of the directories whose disks have no room for a verdict: that of the second one."""
     directories = {parts.commitlog.disks[DiskNumber(2)].dirfd}
 
-    def write(dirfd: int, *record: Any) -> None:
+    def write(dirfd: int, *record: Any) -> Verdict:
         if dirfd in directories:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write_verdict(dirfd, *record)
+        return write_verdict(dirfd, *record)
 
     monkeypatch.setattr(verdicts_module, "write_verdict", write)
     return directories
@@ -1081,6 +1081,32 @@ def test_a_verdict_is_recorded_before_the_scrub_goes_on(parts: Parts) -> None:
             await until(lambda: recorded_on_second(parts).ended_s > 0)
 
     trio.run(run)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+@pytest.mark.parametrize("kind", [Kind.ROTTED, Kind.WRITE_LOST])
+def test_damage_that_is_found_again_leaves_the_former_record(parts: Parts, kind: Kind, *, is_sealed: bool) -> None:
+    """A scrub may be there before the records of former daemons are read."""
+    former = Verdict(kind, 5, (Range(0, 200),))
+    damage(parts)
+    if is_sealed:  # its checksum is that of another state: a process has touched the file
+        seal(parts, DAMAGED)
+        os.utime(place(parts, DAMAGED), ns=(LONG_AGO_NS, LONG_AGO_NS - 77))
+        trio.run(parts.attributes.refresh, segment(parts, DAMAGED))
+    os.setxattr(place(parts, DAMAGED), layout.XATTR_VERDICT, format_verdict(former))
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running():
+            await daemon.complete_one()
+
+    trio.run(run)
+    recorded = parse_verdict(os.getxattr(place(parts, DAMAGED), layout.XATTR_VERDICT))
+    known = parts.verdicts.verdict_on(segment(parts, DAMAGED))
+    assert known is not None
+    assert (known.kind, known.since_s, known.ranges[0].begin) == (kind, 5, 0)
+    assert known == recorded
+    assert len(known.messages) == 1  # which the scrub has found
 
 
 def test_a_move_that_is_undone_leaves_the_verdict_with_the_file(parts: Parts) -> None:
@@ -1250,10 +1276,10 @@ def test_a_segment_that_was_put_back_is_read_although_it_is_open(parts: Parts) -
 def test_verdicts_on_one_disk_do_not_wait_for_another(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     answered, hanging = threading.Event(), parts.commitlog.disks[DiskNumber(1)].dirfd
 
-    def write(dirfd: int, *record: Any) -> None:
+    def write(dirfd: int, *record: Any) -> Verdict:
         if dirfd == hanging:
             answered.wait()
-        write_verdict(dirfd, *record)
+        return write_verdict(dirfd, *record)
 
     monkeypatch.setattr(verdicts_module, "write_verdict", write)
     first, second = segment(parts, 0), segment(parts, 1)
@@ -1278,11 +1304,11 @@ def test_verdicts_on_one_disk_do_not_wait_for_another(parts: Parts, monkeypatch:
 def test_a_verdict_on_one_disk_makes_no_other_disk_try_again(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     attempts, full = list[bytes](), parts.commitlog.disks[DiskNumber(1)].dirfd
 
-    def write(dirfd: int, name: bytes, *record: Any) -> None:
+    def write(dirfd: int, name: bytes, *record: Any) -> Verdict:
         attempts.append(name)
         if dirfd == full:
             raise OSError(errno.ENOSPC, "injected")
-        write_verdict(dirfd, name, *record)
+        return write_verdict(dirfd, name, *record)
 
     monkeypatch.setattr(verdicts_module, "write_verdict", write)
     first, others = segment(parts, 0), [segment(parts, 1), segment(parts, 4)]

@@ -8,8 +8,17 @@ import pytest
 
 from commitlogfs.store import layout
 from commitlogfs.store.moves.unreadable import UnreadableRanges
-from commitlogfs.store.scrub.recorded import Recorded, find_recorded, remove_verdict, verdict_of_copy
-from commitlogfs.store.scrub.verdict import Kind, Range, Verdict, format_verdict, parse_verdict, whole_verdict
+from commitlogfs.store.scrub.recorded import Recorded, find_recorded, remove_verdict, verdict_of_copy, write_verdict
+from commitlogfs.store.scrub.verdict import (
+    Kind,
+    Message,
+    Range,
+    Verdict,
+    combine,
+    format_verdict,
+    parse_verdict,
+    whole_verdict,
+)
 
 SIZE = 8192
 VERDICT = Verdict(Kind.ROTTED, 1_800_000_000, (Range(100, 200),))
@@ -79,6 +88,32 @@ def test_a_right_verdict_beside_such_ranges_stays(file: Path, dirfd: int) -> Non
     os.setxattr(file, layout.XATTR_VERDICT, RECORD)
     os.setxattr(file, layout.XATTR_UNREADABLE, b"?")
     assert (read(dirfd).verdict, read(dirfd).illegible) == (VERDICT, "")
+
+
+def write(file: Path, dirfd: int, verdict: Verdict) -> Verdict:
+    return write_verdict(dirfd, os.fsencode(file.name), file.stat().st_ino, verdict)
+
+
+def test_a_later_verdict_is_added_to_the_recorded_one(file: Path, dirfd: int) -> None:
+    assert write(file, dirfd, VERDICT) == VERDICT
+    later = Verdict(Kind.WRITTEN_BROKEN, 1_800_000_009, (Range(300, 400),), (Message(300, "topic", 1, 7),), 1)
+    both = combine(VERDICT, later)
+    for _ in range(2):
+        assert write(file, dirfd, later) == both
+        assert read(dirfd).verdict == both
+    assert (both.kind, both.since_s) == (Kind.ROTTED, VERDICT.since_s)
+    assert both.ranges == (Range(100, 200), Range(300, 400))
+
+
+@pytest.mark.parametrize("raw", [RECORD[:-1], NEWER], ids=["cut", "newer"])
+def test_only_more_than_unknown_damage_takes_the_place_of_one_that_cannot_be_read(
+    file: Path, dirfd: int, raw: bytes
+) -> None:
+    os.setxattr(file, layout.XATTR_VERDICT, raw)
+    assert write(file, dirfd, unknown(file)) == unknown(file)
+    assert os.getxattr(file, layout.XATTR_VERDICT) == raw
+    assert write(file, dirfd, VERDICT) == VERDICT
+    assert os.getxattr(file, layout.XATTR_VERDICT) == RECORD
 
 
 @pytest.mark.parametrize(("raw", "stays"), [(b"?", False), (b"[[0,4096]]", True)])
