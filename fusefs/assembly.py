@@ -102,6 +102,7 @@ class Parts:
             self.verdicts,
             self.lost_writes.may_lack_writes,
             kernel.invalidate,
+            lambda: self.scrub,
             observer.decisions,
             machine,
         )

@@ -6,9 +6,10 @@ reads at most one segment of each disk again, unless a verdict could not be reco
 its segment, and no recorded run has ended there, so the next daemon finds the damage again.
 
 A segment that is moved before it is read is read on its new disk; if the run has ended there, it counts as not
-read. Unless the run follows the chains, it is left out if the move has compared it with its checksum: a move reads
-all of the content, and verifies the copy. A segment to which a process may append, because its move was undone, is
-read as any other: a change during the read is seen, and if there is one in each read, it counts as not read.
+read. That is recorded before the move: the record of its new disk alone would say that it is done. Unless the run
+follows the chains, it is left out if the move has compared it with its checksum: a move reads all of the content,
+and verifies the copy. A segment to which a process may append, because its move was undone, is read as any other: a
+change during the read is seen, and if there is one in each read, it counts as not read.
 
 A disk that cannot be read is given up for the run after some time (store/scrub/patience.py), so the run ends, and
 the next one tries it again. Each disk counts the segments that were not read; a run without any is a complete one.
@@ -86,6 +87,8 @@ class _Job(PacedJob):
     """In the first read of the segment."""
     read_bytes: int = 0
     """In all reads of it."""
+    is_handed_over: bool = False
+    """Whether the segment is about to be moved, and left on its new disk."""
     is_unstable: bool = False
     """Whether two reads have returned different contents, of which the later one is right."""
 
@@ -216,14 +219,34 @@ class _Worker:
 
     def add_to_read(self, base: BaseOffset) -> None:
         """A segment is left, if it was not already."""
-        at = bisect_left(self.to_read, -base, key=lambda one: -one)
+        at = self._place(base)
         if self.to_read[at : at + 1] != [base]:
             self.to_read.insert(at, base)
+
+    def is_left(self, base: BaseOffset) -> bool:
+        """Whether a segment is to be read, or is read now."""
+        return self._is_at_hand(base) or self.to_read[self._place(base) :][:1] == [base]
+
+    def let_go(self, base: BaseOffset) -> None:
+        """A segment is left on another disk, or nowhere."""
+        at = self._place(base)
+        if self.to_read[at : at + 1] == [base]:
+            del self.to_read[at]
+        if self.job is not None and self._is_at_hand(base):
+            self.job.is_handed_over = True
+
+    def _is_at_hand(self, base: BaseOffset) -> bool:
+        return self.job is not None and self.job.segment.base_offset == base and not self.job.is_handed_over
+
+    def _place(self, base: BaseOffset) -> int:
+        return bisect_left(self.to_read, -base, key=lambda one: -one)
 
     def count_before(self, position: BaseOffset) -> int:
         """Number of segments before a position that are left. Those before the worker's own have come from other
         disks."""
-        is_at_hand = self.job is not None and self.job.segment.base_offset < position
+        is_at_hand = (
+            self.job is not None and self.job.segment.base_offset < position and not self.job.is_handed_over
+        )
         return len(self.to_read) - bisect_right(self.to_read, -position, key=lambda one: -one) + is_at_hand
 
     def read_bytes(self) -> int:
@@ -581,12 +604,14 @@ class Scrub:
             outcome = await self._check(worker, segment)
         finally:
             elapsed_s = self._clock.monotonic() - worker.working_since_s
+            is_handed_over = worker.job is not None and worker.job.is_handed_over
             worker.working_since_s = None
             worker.job = None
         if number != self.latest.number:
             return 0.0  # it was cancelled, and another run has begun
         if outcome in (_Outcome.STOPPED, _Outcome.UNREADABLE_DISK):
-            worker.add_to_read(segment.base_offset)
+            if not is_handed_over:
+                worker.add_to_read(segment.base_offset)
             return self._timing.retry_s if outcome is _Outcome.UNREADABLE_DISK else 0.0
         is_read = outcome is _Outcome.DONE
         progress = replace(
@@ -607,19 +632,46 @@ class Scrub:
                 continue
             if segment.disk == worker.disk.number:
                 return segment
-            self._hand_over(worker, segment)
+            if not self._suffices(worker, is_compared=segment.is_compared):
+                self._hand_over(worker, segment.base_offset, segment.disk)
         return None
 
-    def _hand_over(self, worker: _Worker, segment: Segment) -> None:
-        """A segment that was not read on a disk was moved from there."""
-        run, other = worker.progress.run, self._workers[segment.disk]
-        if segment.is_compared and not run.follows_chains:
-            return
+    async def prepare_move(self, file: Segment, target: DiskNumber, *, is_compared: bool) -> None:
+        """A segment is about to be moved. If it is still left, that is recorded, if possible, before its copy gets
+        its name. `is_compared`: as for CommitLog.record_moved. If nothing comes of the move, the segment is still
+        read, or counts as not read."""
+        base = file.base_offset
+        under_way = [worker for worker in self._workers.values() if self.is_active and not worker.progress.ended_s]
+        for worker in under_way:  # on another disk if a former move has failed at its end
+            is_there = worker.disk.number == target or not worker.is_left(base)
+            if is_there or self._suffices(worker, is_compared=is_compared):
+                continue
+            counting = self._hand_over(worker, base, target)
+            worker.let_go(base)
+            with trio.move_on_after(self._timing.record_s):
+                await self._save(counting)
+
+    def record_moved(self, copy: Segment) -> None:
+        """The copy is the segment from now on."""
+        for worker in self._workers.values():
+            if self._suffices(worker, is_compared=copy.is_compared):
+                worker.let_go(copy.base_offset)
+
+    @staticmethod
+    def _suffices(worker: _Worker, *, is_compared: bool | None) -> bool:
+        """Whether a move took the place of the read of a segment."""
+        return bool(is_compared) and not worker.progress.run.follows_chains
+
+    def _hand_over(self, worker: _Worker, base: BaseOffset, target: DiskNumber) -> _Worker:
+        """A segment that was not read on a disk has been moved from there, or is about to be. Returns the worker
+        that counts it now."""
+        run, other = worker.progress.run, self._workers[target]
         is_under_way = other.loaded.is_set() and other.progress.run.number == run.number
         if is_under_way and not other.progress.ended_s:
-            other.add_to_read(segment.base_offset)
-        else:
-            worker.progress = replace(worker.progress, unread=worker.progress.unread + 1)
+            other.add_to_read(base)
+            return other
+        worker.progress = replace(worker.progress, unread=worker.progress.unread + 1)
+        return worker
 
     def _may_read(self, segment: Segment) -> bool:
         return self._commitlog.catalog.is_sealed(segment)
@@ -671,8 +723,8 @@ class Scrub:
         left = [segment for base in bases if (segment := catalog.get(base)) is not None]
         segments = [segment for segment in left if segment.disk == number]
         for segment in left:
-            if segment.disk != number:
-                self._hand_over(worker, segment)
+            if segment.disk != number and not self._suffices(worker, is_compared=segment.is_compared):
+                self._hand_over(worker, segment.base_offset, segment.disk)
         reason = self._trouble(worker) or "does not answer, or cannot be read"
         log_event(
             log, logging.WARNING, "scrub_given_up", disk=worker.disk.path, segments=len(segments), reason=reason

@@ -15,6 +15,7 @@ from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.integrity.scrub import Scrub
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.decisions import SILENT, Decisions
 from commitlogfs.fusefs.moves.salvaged import Salvaged
@@ -109,11 +110,12 @@ class Mover:
         verdicts: Verdicts,
         may_lack_writes: Callable[[Segment], bool],
         invalidate_entry: Callable[[bytes, int], None],
+        scrub: Callable[[], Scrub],
         decisions: Decisions = SILENT,
         machine: Machine = THIS_MACHINE,
     ) -> None:
         """`may_lack_writes` returns whether memory may have more of a segment than its disk. `invalidate_entry`: as
-        for fusefs.files.removal."""
+        for fusefs.files.removal. `scrub` returns the scrub, which gives way to the mover, and so is made later."""
         self._commitlog = commitlog
         self._timing = commitlog.timing.moves
         self._disks = disks
@@ -125,6 +127,7 @@ class Mover:
         self._verdicts = verdicts
         self._may_lack_writes = may_lack_writes
         self._invalidate_entry = invalidate_entry
+        self._scrub = scrub
         self._decisions = decisions
         self._one_at_a_time = trio.Lock()
         self._outside = DiskThreads([OUTSIDE])
@@ -458,6 +461,8 @@ class Mover:
         self, copy: SegmentCopy, file: Segment, target: DiskNumber, require_wanted: Callable[[], None]
     ) -> None:
         name, disk = file.name, self._disks[target]
+        is_compared = copy.is_compared and file.is_compared is not False
+        await self._scrub().prepare_move(file, target, is_compared=is_compared)
 
         async def work() -> None:
             await self._end_attribute_changes(file)
@@ -470,6 +475,7 @@ class Mover:
             moved = self._commitlog.record_moved(
                 file, target, published, has_checksum=copy.has_checksum, is_compared=copy.is_compared
             )
+            self._scrub().record_moved(moved)
             self._changes.record(None)
             self._invalidate_entry(name, 0)
             self._sources.remind(file.disk)

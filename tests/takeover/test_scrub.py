@@ -122,6 +122,22 @@ def test_a_verdict_goes_with_a_move(filled: KeptMount) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "restart"])
+def test_a_run_is_not_complete_without_a_segment_that_a_drain_has_moved(filled: KeptMount, how: str) -> None:
+    """The run gives way to the drain: what is moved until the daemon ends was not read."""
+    pool = filled.pool
+    first = next(index for index in SEALED if pool.disk_of(index) == 0)
+    assert pool.cli("disk", "drain", 1, pool.name, "--rate", "300KiB").status == 0
+    assert pool.cli("scrub", "start", pool.name, "--rate", scrubs.FAST, "--messages").status == 0
+    eventually(lambda: pool.disk_of(first) != 0, shown=lambda: str(report(pool)))
+    filled.change(how)
+    assert pool.cli("disk", "cancel", 1, pool.name).status == 0
+    scrubs.await_state(pool, "done")
+    unread = sum(one["unread"] for one in report(pool)["disks"])
+    assert unread or report(pool)["done_bytes"] == len(SEALED) * MIB
+    assert (report(pool)["completed"] is None) == bool(unread)
+
+
+@pytest.mark.parametrize("how", ["kill", "restart"])
 def test_where_writes_were_lost_stays_known(filled: KeptMount, how: str) -> None:
     """The cordon that recalls the segment at the start of a daemon does not say where."""
     pool, index = filled.pool, COUNT - 1

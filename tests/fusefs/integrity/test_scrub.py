@@ -29,7 +29,7 @@ from commitlogfs.fusefs.kernel.observer import SilentObserver
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import PoolError, SegmentChangedError
+from commitlogfs.store.errors import DiskFailedError, PoolError, SegmentChangedError
 from commitlogfs.store.files.attributes import stat_fd
 from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
@@ -75,6 +75,7 @@ class Daemon:
 
     def __init__(self, parts: Parts, rules: ScrubRules, now_s: float = NOW_S) -> None:
         assert isinstance(parts.commitlog.clock, SetClock)
+        self._parts = parts
         self._clock = parts.commitlog.clock
         self.now_s = now_s
         self.busy: set[DiskNumber] = set()
@@ -103,6 +104,7 @@ class Daemon:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Scrub]:
+        self._parts.scrub = self.scrub
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.scrub.run)
             await self.scrub.await_loaded()
@@ -1251,6 +1253,116 @@ def test_the_next_daemon_knows_that_a_moved_segment_is_left(parts: Parts, monkey
             await daemon.ended()
             await until(lambda: read_progress(dirfd).ended_s > 0)
             assert (read_progress(dirfd).unread, scrub.unread()) == (0, {})
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize(("has_checksum", "follows_chains"), [(False, False), (True, True)])
+@pytest.mark.parametrize("is_target_done", [True, False])
+def test_the_next_daemon_knows_that_a_moved_segment_was_not_read(
+    parts: Parts, *, has_checksum: bool, follows_chains: bool, is_target_done: bool
+) -> None:
+    """The daemon ends while the run still gives way to the moves of a drain."""
+    source, target = DiskNumber(1), DiskNumber(2)
+    daemon, second = Daemon(parts, ScrubRules(0.0)), Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        spoil(parts, 0)
+        if has_checksum:
+            seal(parts, 0)
+        daemon.busy |= {source} if is_target_done else {source, target}
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=follows_chains)
+            await until(lambda: (scrub.figures()[target].progress.ended_s > 0) is is_target_done)
+            await move(parts, 0, target)
+            assert daemon.left_by_disk()[source] == SIZE  # another one
+        async with second.running() as scrub:
+            await second.ended()
+            assert scrub.unread() == ({source: 1} if is_target_done else {})
+            assert (scrub.completed_s() > 0) is not is_target_done
+            assert parts.verdicts.kind_of(segment(parts, 0)) is (None if is_target_done else Kind.WRITTEN_BROKEN)
+
+    trio.run(run)
+
+
+def test_a_segment_that_a_move_has_compared_is_not_left_any_more(parts: Parts) -> None:
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        seal(parts, 0)
+        daemon.busy |= set(parts.commitlog.disks)
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            assert daemon.left_by_disk() == {1: 2 * SIZE, 2: 2 * SIZE, 3: 2 * SIZE}
+            await move(parts, 0, DiskNumber(2))
+            assert daemon.left_by_disk() == {1: SIZE, 2: 2 * SIZE, 3: 2 * SIZE}
+            daemon.busy.clear()
+            await daemon.ended()
+            assert (scrub.unread(), scrub.completed_s()) == ({}, int(NOW_S))
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("is_target_done", [True, False])
+def test_a_segment_whose_move_fails_at_its_end_is_read_or_counts(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, *, is_target_done: bool
+) -> None:
+    source, target = DiskNumber(1), DiskNumber(2)
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def fail(*_: object) -> None:
+        raise DiskFailedError(str(parts.directories[1]), "injected")
+
+    async def run() -> None:
+        spoil(parts, 0)
+        daemon.busy |= {source} if is_target_done else {source, target}
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: (scrub.figures()[target].progress.ended_s > 0) is is_target_done)
+            monkeypatch.setattr(parts.disk_files[target], "publish_copy", fail)
+            with pytest.raises(DiskFailedError):
+                await move(parts, 0, target)
+            assert daemon.left_by_disk()[source] == SIZE
+            if not is_target_done:  # which hands it back
+                daemon.busy.remove(target)
+                await until(lambda: daemon.left_by_disk()[source] == 2 * SIZE)
+            daemon.busy.remove(source)
+            await daemon.ended()
+            assert scrub.unread() == ({source: 1} if is_target_done else {})
+            assert parts.verdicts.kind_of(segment(parts, 0)) is (None if is_target_done else Kind.WRITTEN_BROKEN)
+
+    trio.run(run)
+
+
+def test_a_segment_that_is_moved_while_it_is_read_is_left_on_its_new_disk(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = DiskNumber(1), DiskNumber(2)
+    daemon, moved, goes_on = Daemon(parts, ScrubRules(0.0)), segment(parts, 0), threading.Event()
+    examine = SegmentReader.examine
+
+    def wait(reader: SegmentReader, next_chunk: Any) -> Any:
+        assert reader._name != moved.name or goes_on.wait(PATIENCE_S)
+        return examine(reader, next_chunk)
+
+    monkeypatch.setattr(SegmentReader, "examine", wait)
+
+    async def run() -> None:
+        spoil(parts, 0)
+        daemon.busy.add(target)
+        async with daemon.running() as scrub:
+            await scrub.begin(RATE, follows_chains=False)
+            await until(lambda: scrub.figures()[source].segment is moved)
+            await parts.mover.move(moved, target, lambda: 0, lambda: True)
+            assert daemon.left_by_disk()[target] == 3 * SIZE
+            daemon.busy.add(source)
+            goes_on.set()
+            await until(lambda: scrub.figures()[source].segment is not moved)
+            assert daemon.left_by_disk()[source] == SIZE
+            daemon.busy.clear()
+            await daemon.ended()
+            assert parts.verdicts.kind_of(segment(parts, 0)) is Kind.WRITTEN_BROKEN
+            assert (scrub.unread(), scrub.completed_s()) == ({}, int(NOW_S))
 
     trio.run(run)
 
