@@ -239,6 +239,9 @@ class Checksums:
         key = segment.base_offset, segment.ino
         if worker.retry_at_s.get(key, 0.0) > self._clock.monotonic():
             return False
+        kind = self._verdicts.kind_of(segment)
+        if kind is not None and kind.keeps_checksum and not kind.is_mismatch:
+            return False  # nothing is to be computed, and nothing to be bound, before the verdict is cleared
         return self._may_compute(segment) and not self._commitlog.expires_within(segment, self._timing.life_left_s)
 
     def _may_compute(self, segment: Segment) -> bool:
@@ -355,8 +358,9 @@ class Checksums:
             case _Outcome.WRONG_SIZE:
                 worker.retry_at_s[key] = self._clock.monotonic() + self._timing.changed_retry_s
                 await self._refresh(segment)
-            case _Outcome.DAMAGED:
-                worker.retry_at_s[key] = self._clock.monotonic() + self._timing.changed_retry_s
+            case _Outcome.DAMAGED:  # a verdict that only the file has is known soon
+                retry_s = self._timing.changed_retry_s if job.kind is None else self._timing.failed_retry_s
+                worker.retry_at_s[key] = self._clock.monotonic() + retry_s
             case _Outcome.TOO_RECENT:
                 worker.retry_at_s[key] = self._clock.monotonic() + self._timing.at_rest_s
         return segment.base_offset not in self._commitlog.catalog.without_checksum(segment.disk)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -231,6 +232,26 @@ def test_a_damaged_segment_that_never_had_one_gets_none(parts: Parts) -> None:
     parts.verdicts.record(segment(parts, 2), whole_verdict(Kind.ROTTED, 4096, 1))
     Background(parts).require(set(range(SEALED)) - {2})
     assert recorded(place(parts, 2)) is None
+
+
+@pytest.mark.parametrize("kind", [Kind.UNREADABLE, Kind.ROTTED])
+def test_damaged_segments_that_lack_one_are_not_tried_again_and_again(
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """Each attempt would keep the older segments of its disk from theirs."""
+    tried, compute = list[bytes](), _Worker.compute
+
+    def count(worker: _Worker, job: checksums._Job) -> Any:
+        tried.append(job.segment.name)
+        return compute(worker, job)
+
+    monkeypatch.setattr(_Worker, "compute", count)
+    damaged = [name_of(index) for index in (3, 4)]
+    with nine_segments(workdir, replace(EAGER, changed_retry_s=0.02)) as parts:
+        for index in (3, 4):
+            parts.verdicts.record(segment(parts, index), whole_verdict(kind, 4096, 1))
+        Background(parts).require(set(range(SEALED)) - {3, 4})
+    assert sorted(name for name in tried if name in damaged) == (damaged if kind.is_mismatch else [])
 
 
 def test_one_with_a_verdict_of_a_later_version_keeps_it_too(parts: Parts) -> None:
