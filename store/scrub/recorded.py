@@ -84,8 +84,9 @@ def parse_recorded(recorded: bytes | None, size: int, now_s: float) -> Verdict |
 
 
 def remove_verdict(dirfd: int, name: bytes, ino: int, *, binds_checksum: bool) -> None:
-    """Durable; also on a read-only filesystem if the file records none. `binds_checksum`: the checksum that the
-    file has, of whatever state, is bound to the present one: no other one is computed. A damaged record of
+    """Durable; also on a read-only filesystem if the file records none, and has no checksum to be bound.
+    `binds_checksum`: the checksum that the file has, of whatever state, is bound to the present one first: no other
+    one is computed. If that cannot be done, the verdict stays, which alone keeps the checksum. A damaged record of
     unreadable ranges stands for a verdict, and is removed, too. Raises OSError."""
     if binds_checksum:
         fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)

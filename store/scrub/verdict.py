@@ -68,9 +68,9 @@ class Kind(Enum):
 
     @property
     def is_mismatch(self) -> bool:
-        """Whether the content is known to differ from the segment's checksum: that was valid when the damage was
-        found, and is bound to the file anew when the file changes. A segment that cannot be read, or has lost
-        writes, may have been written to before."""
+        """Whether the content is known not to be what was sealed: the segment's checksum was valid when the damage
+        was found, unless the file was too short, and is bound to the file anew when that changes. A segment that
+        cannot be read, or has lost writes, may have been written to before."""
         return self in (Kind.ROTTED, Kind.HEADER_OR_PADDING)
 
 
