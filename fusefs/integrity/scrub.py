@@ -144,6 +144,8 @@ class _Worker:
         self.working_since_s: float | None = None
         self.active_s = 0.0
         """Time at work in this run, without the segment at hand."""
+        self.awaits_records = False
+        """Whether the run has ended here, and is complete as soon as all verdicts are recorded."""
         self.reported = ""
         """The last reason for which the progress could not be recorded."""
 
@@ -202,7 +204,7 @@ class _Worker:
 
     def restart(self, progress: Progress) -> None:
         """Continue from this progress. After a change of the rate, the rate until now says nothing."""
-        self.progress, self.active_s = progress, float(progress.active_s)
+        self.progress, self.active_s, self.awaits_records = progress, float(progress.active_s), False
         self.estimate = RateEstimate()
         if progress.run.sequence:
             self.restart_estimate()
@@ -533,6 +535,7 @@ class Scrub:
                 with trio.CancelScope() as worker.attempt:
                     pause_s = await self._step(worker)
                 worker.attempt = None
+            self._complete(worker)
             if worker.recorded != self._recordable(worker):
                 await self._save(worker)
             with trio.move_on_after(pause_s):
@@ -680,14 +683,20 @@ class Scrub:
         progress = worker.progress
         now_s = self._now_s()
         # A wrong clock may have recorded a complete run in the future, which would hide that later ones are not.
-        is_complete = not progress.unread and not self._unrecorded(worker)
-        completed_s = now_s if is_complete else min(progress.completed_s, now_s)
-        worker.progress = replace(progress, ended_s=now_s, completed_s=completed_s)
+        worker.awaits_records = not progress.unread
+        worker.progress = replace(progress, ended_s=now_s, completed_s=min(progress.completed_s, now_s))
+        self._complete(worker)
         if not self.is_active:
             damaged = len(self._verdicts.present())
             read = sum(one.progress.read_bytes for one in self._workers.values())
             unread = sum(self.unread().values())
             log_event(log, logging.INFO, "scrubbed", bytes=read, damaged=damaged, unread=unread or None)
+
+    def _complete(self, worker: _Worker) -> None:
+        """A run that has read all of a disk is complete there once others will know what it has found."""
+        if worker.awaits_records and not self._unrecorded(worker):
+            worker.awaits_records = False
+            worker.progress = replace(worker.progress, completed_s=min(worker.progress.ended_s, self._now_s()))
 
     # --- disks that cannot be read -------------------------------------------------------------------
 
@@ -773,6 +782,8 @@ class Scrub:
             self._commitlog.counters.scrub_bytes += job.read_bytes
         if job.is_unstable:
             log_event(log, logging.WARNING, "unstable_read", segment=segment.name, disk=worker.disk.path)
+        if evidence is None and segment.is_compared is False:
+            segment.is_compared = None  # its chain was followed: a move has not given a checksum to unread content
         verdict = None if evidence is None else decide(evidence, round(self._clock.wall()))
         return _Outcome.DONE if verdict is None else await self._record(segment, verdict)
 

@@ -1439,6 +1439,46 @@ def test_a_verdict_on_one_disk_makes_no_other_disk_try_again(parts: Parts, monke
     assert attempts == [first.name, *(one.name for one in others)]
 
 
+def test_a_verdict_that_is_recorded_late_completes_the_run(parts: Parts, full: set[int]) -> None:
+    damage(parts)
+    daemon = Daemon(parts, ScrubRules(0.0))
+
+    async def run() -> None:
+        async with daemon.running() as scrub:
+            await daemon.complete_one()
+            await others_have_recorded_the_end(parts)
+            assert scrub.completed_s() == 0
+            daemon.elapse(HOUR_S)
+            full.clear()
+            await parts.verdicts.record_on_disk(segment(parts, DAMAGED))
+            await until(lambda: recorded_on_second(parts).completed_s > 0)
+            assert (scrub.unread(), scrub.completed_s()) == ({}, int(NOW_S))
+
+    trio.run(run)
+
+
+def test_a_moved_segment_without_checksum_is_examined_once(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    examined, examine = list[bytes](), SegmentReader.examine
+
+    def count(reader: SegmentReader, next_chunk: Any) -> Any:
+        examined.append(reader._name)
+        return examine(reader, next_chunk)
+
+    async def run() -> None:
+        for index in range(1, SEALED):
+            seal(parts, index)
+        await move(parts, 0, DiskNumber(2))
+        monkeypatch.setattr(SegmentReader, "examine", count)
+        daemon = Daemon(parts, ScrubRules(0.0))
+        async with daemon.running():
+            for _ in range(3):
+                await daemon.complete_one()
+                daemon.elapse(1.0)
+        assert examined == [segment(parts, 0).name]
+
+    trio.run(run)
+
+
 @pytest.mark.parametrize("found", ["nothing", "damaged", "a newer version", "an error"])
 def test_a_disk_whose_record_is_lost_is_read(parts: Parts, monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     """It has segments of the run, so it takes part: not only a disk that has joined since has no record."""
