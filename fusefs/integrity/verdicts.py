@@ -9,13 +9,14 @@ repaired segment keeps its own, in case it becomes the segment again.
 """
 
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
@@ -217,32 +218,52 @@ class Verdicts:
                 continue
             del self._replaced[key]
 
-    async def clear(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Remove the verdicts on these segments. What was sealed is still asked of them: the next scrub finds those
-        that differ from their checksum again. Returns those of which it could not be removed."""
-        kept = []
-        for segment in segments:
-            disk = self._commitlog.disk_of(segment)
-            async with self._locks[disk.number]:
-                kind = self.kind_of(segment)
-                binds = kind is not None and kind.is_mismatch
-                remove = partial(remove_verdict, disk.dirfd, segment.name, segment.ino, binds_checksum=binds)
-                try:
-                    await self._threads.run_within(disk.number, self._timing.record_s, remove)
-                except (OSError, TimeoutError) as error:
-                    log_event(
-                        log,
-                        logging.WARNING,
-                        "verdict_kept",
-                        segment=segment.name,
-                        disk=disk.path,
-                        reason=str(error),
-                    )
-                    kept.append(segment)
-                    continue
+    async def clear(self, segment: Segment) -> bool:
+        """Remove the verdict on a segment. What was sealed is still asked of it: the next scrub finds it again if
+        it differs from its checksum. Returns False if it could not be removed, or if the segment has moved
+        meanwhile: its copy has the verdict. A caller that is cancelled leaves the removal running."""
+        return await AbandonableWork(partial(self._clear, segment)).wait()
+
+    async def _clear(self, segment: Segment) -> bool:
+        disk = self._commitlog.disk_of(segment)
+        async with self._locks[disk.number]:
+            reason = await self._remove(disk, segment)
+            if not reason:
                 self._known.pop(segment.base_offset, None)
-                log_event(log, logging.WARNING, "verdict_cleared", segment=segment.name, disk=disk.path)
-        return kept
+        event = "verdict_kept" if reason else "verdict_cleared"
+        log_event(log, logging.WARNING, event, segment=segment.name, disk=disk.path, reason=reason or None)
+        return not reason
+
+    async def _remove(self, disk: Disk, segment: Segment) -> str:
+        """Why the segment keeps its verdict; empty if it has none any more."""
+        if not self._is_present(segment):
+            return "it has moved, or left the log"
+        if disk.is_unresponsive:  # a thread would hold this daemon while it hangs
+            return "its disk does not answer"
+        kind = self.kind_of(segment)
+        binds = kind is not None and kind.is_mismatch
+        remove = partial(remove_verdict, disk.dirfd, segment.name, segment.ino, binds_checksum=binds)
+        try:
+            await self._threads.run_within(disk.number, self._timing.record_s, remove)
+        except TimeoutError as error:
+            self._forget_record(segment)  # the removal may still come
+            return str(error)
+        except OSError as error:
+            return str(error)
+        if self._is_present(segment):
+            return ""
+        self._forget_record(segment)
+        return "it has moved meanwhile, or left the log"
+
+    def _is_present(self, segment: Segment) -> bool:
+        return self._commitlog.catalog.by_ino(segment.disk, segment.ino) is segment
+
+    def _forget_record(self, file: Segment) -> None:
+        """It is not known any more whether a file records the verdict on its segment."""
+        known = self._known.get(file.base_offset)
+        if known is not None and file in known.recorded:
+            known.recorded.remove(file)
+            self._wake(file.disk)
 
     def _report_unrecorded(self, segment: Segment, known: _Known, reason: str) -> None:
         if reason != known.reported:

@@ -186,9 +186,9 @@ def clear(
     lost writes are not found again. A file that was set aside stays until this command, or until its segment has
     left the log; one that a process has open is removed when it is closed.
 
-    EXIT STATUS: 0 removed, or there was none; 1 a disk could not remove one, or has not answered yet since the
-    daemon has started; 2 no such mount, or not a segment's name; 3 no daemon answers; 4 refused: a segment has no
-    verdict, and no file set aside, as far as the disks have answered.
+    EXIT STATUS: 0 removed, or there was none; 1 a disk could not remove one, or not yet, or has not answered since
+    the daemon has started; 2 no such mount, or not a segment's name; 3 no daemon answers; 4 refused: a segment has
+    no verdict, and no file set aside, as far as the disks have answered.
     """
     target = find_target(which)
     arguments = {"segments": [segment_offset(name) for name in segments]} if segments else {}
@@ -201,11 +201,15 @@ def clear(
     files = answer.get("not_removed", ())  # a daemon of a former version has none
     for name in answer["kept"]:
         typer.echo(f"{name}: its disk could not remove the verdict; see `dmesg`, and repeat the command", err=True)
+    pending = answer.get("pending", ())
+    if pending:
+        text = f"{count_of(len(pending), 'segment')} left; the daemon continues: repeat the command"
+        typer.echo(f"{target.name}: {text}", err=True)
     for file in files:
         typer.echo(f"{file['path']}: its disk could not rename it; see `dmesg`, and repeat the command", err=True)
     unknown = answer.get("unknown", ())
     _report_unknown(unknown)
-    if answer["kept"] or files or unknown:
+    if answer["kept"] or pending or files or unknown:
         raise typer.Exit(ExitCode.FINDINGS)
 
 

@@ -1,11 +1,14 @@
 """The control verbs of `commitlogfs scrub`."""
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
+
+import trio
 
 from commitlogfs.fusefs.assembly import Parts
+from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.status.scrub import damage_report, scrub_report, set_aside_report
 from commitlogfs.store.errors import DiskError, PoolError
@@ -14,6 +17,11 @@ from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.scrub.progress import Command
 
 log = logging.getLogger(__name__)
+
+_ANSWER_S: Final = 1.0
+"""Part of the time of a request that is left for its answer."""
+_Clear = Callable[[Segment], Awaitable[bool]]
+"""Clears a file; False if that could not be done."""
 
 
 def scrub_verbs(parts: Parts) -> dict[str, control_socket.Answer]:
@@ -82,46 +90,72 @@ class _Requests:
 
     async def clear(self, request: dict[str, Any]) -> dict[str, Any]:
         """Remove the verdicts on the segments with these base offsets, or on all, and the damaged files that were
-        set aside when these were repaired. Verdicts of `unknown` disks stay as far as they are not known yet."""
+        set aside when these were repaired. Verdicts of `unknown` disks stay as far as they are not known yet. What
+        is `pending` could not be done before the answer is due, and is done afterwards."""
         wanted, dry_run = request_fields.numbers(request, "segments"), request_fields.flag(request, "dry_run")
         parts, verdicts = self._parts, self._parts.verdicts
+        answer_at_s = trio.current_time() + control_socket.PEER_TIMEOUT_S - _ANSWER_S
         await verdicts.await_loaded()
         disks = [parts.commitlog.disks[number].path for number in verdicts.not_loaded()]
-        damaged = {segment: damage_report(parts, segment, verdict) for segment, verdict in verdicts.present()}
-        aside = {file: set_aside_report(parts, file, verdict) for file, verdict in verdicts.replaced()}
-        if wanted is not None:
-            _require_known({file.base_offset for file in (*damaged, *aside)}, wanted, disks)
-            damaged, aside = _of_segments(damaged, wanted), _of_segments(aside, wanted)
-        kept = [] if dry_run else await self._clear_verdicts(damaged)
-        not_removed = [] if dry_run else await self._clear_aside(aside)
+        damaged, aside = self._to_clear(wanted, disks)
+        kept, pending = set[Segment](), dict[Segment, _Clear]()
+        if not dry_run:
+            pending = dict.fromkeys(damaged, self._clear_verdict) | dict.fromkeys(aside, self._clear_aside)
+            with trio.move_on_at(answer_at_s):
+                await AbandonableWork(partial(self._clear_all, pending, kept)).wait()
+        stay = kept.union(pending)
         return {
-            "cleared": [report for segment, report in damaged.items() if segment not in kept],
-            "kept": [segment.name.decode() for segment in kept],
-            "removed": [report for file, report in aside.items() if file not in not_removed],
-            "not_removed": [aside[file] for file in not_removed],
+            "cleared": [report for segment, report in damaged.items() if segment not in stay],
+            "kept": [segment.name.decode() for segment in damaged if segment in kept],
+            "removed": [report for file, report in aside.items() if file not in stay],
+            "not_removed": [report for file, report in aside.items() if file in kept],
+            "pending": sorted(file.name.decode() for file in pending),
             "unknown": disks,
         }
 
-    async def _clear_verdicts(self, segments: Iterable[Segment]) -> list[Segment]:
-        """Returns those that keep their verdict."""
-        chosen = list(segments)
-        kept = await self._parts.verdicts.clear(chosen)
-        for segment in chosen:
-            if segment not in kept:
-                await self._parts.lost_writes.settle(segment)
-        return kept
+    def _to_clear(
+        self, wanted: list[int] | None, disks: Sequence[str]
+    ) -> tuple[dict[Segment, dict[str, Any]], dict[Segment, dict[str, Any]]]:
+        """Reports on damaged segments, and on files that were set aside: all, or the chosen ones. Raises PoolError
+        as _require_known."""
+        parts = self._parts
+        damaged = {found: damage_report(parts, found, verdict) for found, verdict in parts.verdicts.present()}
+        aside = {file: set_aside_report(parts, file, verdict) for file, verdict in parts.verdicts.replaced()}
+        if wanted is None:
+            return damaged, aside
+        _require_known({file.base_offset for file in (*damaged, *aside)}, wanted, disks)
+        return _of_segments(damaged, wanted), _of_segments(aside, wanted)
 
-    async def _clear_aside(self, files: Iterable[Segment]) -> list[Segment]:
-        """Returns those that stay set aside."""
-        kept = []
-        for file in files:
-            try:
-                await self._parts.sources.clear(file)
-            except (DiskError, OSError) as error:
-                disk = self._parts.commitlog.disk_of(file).path
-                log_event(log, logging.WARNING, "set_aside_kept", segment=file.name, disk=disk, reason=str(error))
-                kept.append(file)
-        return kept
+    async def _clear_all(self, pending: dict[Segment, _Clear], kept: set[Segment]) -> None:
+        """Clear these files of all disks side by side. What is done leaves `pending`, for `kept` if it could not be
+        cleared. It continues when nobody waits any longer."""
+
+        async def clear_on(files: list[Segment]) -> None:
+            for file in files:
+                if not await pending[file](file):
+                    kept.add(file)
+                del pending[file]
+
+        async with trio.open_nursery() as nursery:
+            for number in self._parts.commitlog.disks:
+                nursery.start_soon(clear_on, [file for file in pending if file.disk == number])
+
+    async def _clear_verdict(self, segment: Segment) -> bool:
+        """Whether it has none any more."""
+        is_cleared = await self._parts.verdicts.clear(segment)
+        if is_cleared:
+            await self._parts.lost_writes.settle(segment)
+        return is_cleared
+
+    async def _clear_aside(self, file: Segment) -> bool:
+        """Whether it is not set aside any more."""
+        try:
+            await self._parts.sources.clear(file)
+        except (DiskError, OSError) as error:
+            disk = self._parts.commitlog.disk_of(file).path
+            log_event(log, logging.WARNING, "set_aside_kept", segment=file.name, disk=disk, reason=str(error))
+            return False
+        return True
 
     async def _require_known(self) -> None:
         """Raises PoolError if a disk hangs since the daemon has started."""

@@ -26,6 +26,7 @@ from commitlogfs.fusefs.integrity import verdicts as verdicts_module
 from commitlogfs.fusefs.integrity.scrub import Scrub, _Worker
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.observer import SilentObserver
+from commitlogfs.fusefs.moves.mover import MoveStoppedError
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
@@ -35,7 +36,7 @@ from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.scrub.progress import LATEST_S, MOST_ORDERS, Command, Progress, read_progress
 from commitlogfs.store.scrub.reading import SegmentReader
-from commitlogfs.store.scrub.recorded import write_verdict
+from commitlogfs.store.scrub.recorded import remove_verdict, write_verdict
 from commitlogfs.store.scrub.schedule import ScrubRules
 from commitlogfs.store.scrub.verdict import Kind, Range, Verdict, format_verdict, parse_verdict, whole_verdict
 
@@ -1475,6 +1476,80 @@ def test_a_moved_segment_without_checksum_is_examined_once(parts: Parts, monkeyp
                 await daemon.complete_one()
                 daemon.elapse(1.0)
         assert examined == [segment(parts, 0).name]
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("ends", ["it is cancelled", "it moves before", "it moves meanwhile"])
+def test_a_clear_is_as_the_disk_has_it(parts: Parts, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    """A request to clear ends early, or a move takes the segment away: its copy has the verdict."""
+    file, has_begun, goes_on = segment(parts, 1), threading.Event(), threading.Event()
+    verdicts = parts.verdicts
+
+    def remove_late(*args: Any, **options: Any) -> None:
+        has_begun.set()
+        assert goes_on.wait(PATIENCE_S)
+        remove_verdict(*args, **options)
+
+    monkeypatch.setattr(verdicts_module, "remove_verdict", remove_late)
+
+    async def take_away() -> None:
+        await parts.mover.move(file, DiskNumber(1), lambda: 0, lambda: True)
+
+    async def run() -> None:
+        cleared = list[bool]()
+
+        async def clear() -> None:
+            cleared.append(await verdicts.clear(file))
+
+        verdicts.record(file, whole_verdict(Kind.UNREADABLE, SIZE, 5))
+        await verdicts.record_on_disk(file)
+        if ends == "it moves before":
+            await take_away()
+            await clear()
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(clear)
+                await until(has_begun.is_set)
+                if ends == "it is cancelled":
+                    nursery.cancel_scope.cancel()
+                else:
+                    await take_away()
+                    goes_on.set()
+        goes_on.set()
+        if ends == "it is cancelled":
+            await until(lambda: verdicts.kind_of(file) is None)
+            assert layout.XATTR_VERDICT not in os.listxattr(place(parts, 1))
+            return
+        assert cleared == [False]
+        assert segment(parts, 1).disk == 1
+        assert verdicts.kind_of(segment(parts, 1)) is Kind.UNREADABLE
+        assert layout.XATTR_VERDICT in os.listxattr(place(parts, 1))
+        former = parts.directories[1] / file.name.decode()
+        assert not verdicts.is_recorded(file) or layout.XATTR_VERDICT in os.listxattr(former)
+
+    trio.run(run)
+
+
+def test_a_move_does_not_bring_a_cleared_verdict_back(parts: Parts) -> None:
+    """It has made its copy with the verdict already."""
+    file, verdicts = segment(parts, 1), parts.verdicts
+
+    async def move_once() -> None:
+        with pytest.raises(MoveStoppedError):
+            await parts.mover.move(file, DiskNumber(1), lambda: 0, lambda: True)
+
+    async def run() -> None:
+        verdicts.record(file, whole_verdict(Kind.UNREADABLE, SIZE, 5))
+        await verdicts.record_on_disk(file)
+        async with trio.open_nursery() as nursery, parts.changes.lock:  # no copy gets its name
+            nursery.start_soon(move_once)
+            await until(lambda: parts.changes.lock.statistics().tasks_waiting == 1)
+            assert await verdicts.clear(file)
+        assert segment(parts, 1) is file
+        await move(parts, 1, DiskNumber(1))
+        assert verdicts.present() == []
+        assert layout.XATTR_VERDICT not in os.listxattr(place(parts, 1))
 
     trio.run(run)
 
