@@ -1,9 +1,9 @@
 """Finds what former daemons have recorded with the segments' files: verdicts, and ranges that could not be read
 when the segments were moved.
 
-Segments, and damaged files that were set aside, are read once after the start of a daemon, each disk by itself, in
-case one hangs. Files that cannot be read then are tried again until they can, because nothing else shows that their
-segments are damaged.
+Segments, damaged files that were set aside, and the sources of moves, which may become segments again, are read
+once after the start of a daemon, each disk by itself, in case one hangs. Files that cannot be read then are tried
+again until they can, because nothing else shows that their segments are damaged.
 """
 
 import logging
@@ -22,7 +22,6 @@ from commitlogfs.store.events import log_event
 from commitlogfs.store.moves.unreadable import UnreadableRanges
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.pool.other_files import is_set_aside
 from commitlogfs.store.scrub.recorded import find_recorded
 
 log = logging.getLogger(__name__)
@@ -53,8 +52,10 @@ class Recorded:
                 nursery.start_soon(self._find_on, disk)
 
     async def _find_on(self, disk: Disk) -> None:
-        aside = [file for file in self._commitlog.others.set_aside() if file.disk == disk.number]
-        unread = await self._read(disk, (*self._commitlog.catalog.on_disk(disk.number), *aside))
+        others = self._commitlog.others
+        aside = [file for file in others.set_aside() if file.disk == disk.number]
+        files = (*self._commitlog.catalog.on_disk(disk.number), *aside, *others.moved(disk.number))
+        unread = await self._read(disk, files)
         timing, retry_s = self._timing, self._timing.retry_s
         if unread:
             log_event(log, logging.WARNING, "records_not_read", disk=disk.path, segments=len(unread))
@@ -69,7 +70,7 @@ class Recorded:
 
     async def _read(self, disk: Disk, files: Iterable[Segment]) -> list[Segment]:
         """Returns those that could not be read."""
-        present = {file.path: file for file in files if self._is_present(file)}
+        present = {file.path: file for file in files if self._is_segment(file) or self._is_replaced(file)}
         names, unread = list(present), list[Segment]()
         for first in range(0, len(names), _NAMES_AT_ONCE):
             while disk.is_unresponsive:  # noqa: ASYNC110  # a thread would hold this daemon while it hangs
@@ -82,13 +83,16 @@ class Recorded:
                 if one.illegible:
                     path = f"{disk.path}/{os.fsdecode(one.name)}"
                     log_event(log, logging.ERROR, "record_illegible", path=path, reason=one.illegible)
-                if one.verdict is not None:
+                if one.verdict is not None and self._is_replaced(file):
+                    self._verdicts.record_replaced(file, one.verdict)
+                elif one.verdict is not None:
                     self._verdicts.record_found(file, one.verdict, is_recorded=one.is_recorded)
                 if one.unreadable.ranges:
                     self._record_unreadable(file, one.unreadable)
         return unread
 
-    def _is_present(self, file: Segment) -> bool:
-        if is_set_aside(file):
-            return self._commitlog.others.get(file.disk, file.ino) is file
+    def _is_segment(self, file: Segment) -> bool:
         return self._commitlog.catalog.by_ino(file.disk, file.ino) is file
+
+    def _is_replaced(self, file: Segment) -> bool:
+        return self._commitlog.others.get(file.disk, file.ino) is file

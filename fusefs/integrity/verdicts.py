@@ -22,7 +22,6 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.pool.other_files import is_set_aside
 from commitlogfs.store.scrub.recorded import remove_verdict, write_verdict
 from commitlogfs.store.scrub.verdict import Kind, Verdict, combine
 from commitlogfs.store.segment import BaseOffset
@@ -50,7 +49,7 @@ class Verdicts:
         self._threads = threads
         self._known: dict[BaseOffset, _Known] = {}
         self._replaced: dict[tuple[DiskNumber, int], tuple[Segment, Verdict]] = {}
-        """Damaged files of repaired segments, by disk and inode."""
+        """Damaged files of repaired segments, and sources of moves of former daemons, by disk and inode."""
         self._to_find = {number: trio.Event() for number in commitlog.disks}
         self._changed = {number: trio.Event() for number in commitlog.disks}
         self._locks = {number: trio.Lock() for number in commitlog.disks}
@@ -183,17 +182,17 @@ class Verdicts:
                 known.verdict = recorded
 
     def record_found(self, segment: Segment, verdict: Verdict, *, is_recorded: bool = True) -> None:
-        """A former daemon has found this on a segment, or on a file that was set aside. `is_recorded`: the file
-        records it."""
-        if is_set_aside(segment):
-            self._replaced[segment.disk, segment.ino] = segment, verdict
-            return
+        """A former daemon has found this on a segment. `is_recorded`: the file records it."""
         known = self._known.get(segment.base_offset)
         if known is None or segment not in known.files:
             self._known[segment.base_offset] = _Known(verdict, (segment,), [segment] if is_recorded else [])
         else:  # this daemon has found the damage again
             known.verdict, known.recorded = combine(verdict, known.verdict), []
         self._wake(segment.disk)
+
+    def record_replaced(self, file: Segment, verdict: Verdict) -> None:
+        """A former daemon has found this on a file in whose place a segment is, and which may become it again."""
+        self._replaced[file.disk, file.ino] = file, verdict
 
     def record_moved(self, file: Segment, copy: Segment) -> None:
         """The copy is the segment from now on."""
@@ -206,12 +205,15 @@ class Verdicts:
         """A right copy has taken the place of a damaged file."""
         known = self._known.pop(file.base_offset, None)
         if known is not None and file in known.files:
-            self._replaced[file.disk, file.ino] = file, known.verdict
+            self.record_replaced(file, known.verdict)
 
     def _take_back(self) -> None:
         """Damaged files that have become segments again (fusefs/moves/sources.py) have their verdicts as such."""
         for key, (file, verdict) in tuple(self._replaced.items()):
-            if self._commitlog.catalog.by_ino(*key) is file:
+            if self._is_present(file):
+                known = self._known.get(file.base_offset)
+                if known is not None and file in known.files:
+                    verdict = combine(verdict, known.verdict)
                 self._known[file.base_offset] = _Known(verdict, (file,), [])
                 self._wake(file.disk)
             elif self._commitlog.others.get(*key) is file:

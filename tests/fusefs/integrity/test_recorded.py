@@ -12,6 +12,7 @@ from support.pooled import PATIENT, SIZE, Parts, make, open_parts, place, segmen
 from support.waiting import until
 
 from commitlogfs.fusefs.integrity.recorded import Recorded
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.store import layout
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.scrub.recorded import write_verdict
@@ -151,3 +152,23 @@ def test_a_record_of_a_newer_version_moves_along(parts: Parts) -> None:
     assert parts.verdicts.is_recorded(moved)
     assert parts.verdicts.kind_of(moved) is Kind.UNKNOWN
     assert os.getxattr(place(parts, DAMAGED), layout.XATTR_VERDICT) == newer
+
+
+def test_a_source_that_a_former_daemon_left_has_its_verdict_when_it_is_put_back(parts: Parts) -> None:
+    async def run() -> None:
+        source = segment(parts, DAMAGED)
+        with place(parts, DAMAGED).open("r+b", buffering=0) as opened:
+            await parts.attributes.refresh(source)
+            await parts.mover.move(source, DiskNumber(1), lambda: 0, lambda: True)
+            await parts.sources.finish()
+            parts.verdicts = Verdicts(parts.commitlog, parts.threads)  # those of the next daemon
+            verdicts, found = parts.verdicts, Verdict(Kind.UNREADABLE, 5, (Range(0, 200),))
+            path = parts.directories[source.disk - 1] / os.fsdecode(source.path)
+            os.setxattr(path, layout.XATTR_VERDICT, format_verdict(found))
+            await Recorded(parts.commitlog, parts.threads, verdicts, parts.salvaged.record_found).find()
+            assert verdicts.kind_of(segment(parts, DAMAGED)) is Kind.ROTTED  # that of the copy
+            opened.write(b"\0")
+            assert await parts.sources.put_back_if_changed(source)
+            assert verdicts.present() == [(source, found)]
+
+    trio.run(run)
