@@ -264,6 +264,8 @@ class VerdictTiming:
     """How long the start of a mount waits for what the disks have kept."""
     record_s: float = 10.0
     """For the record of a verdict on its disk."""
+    clear_s: float = 4.0
+    """How long an order to clear verdicts waits for the disks: a control request has 5 s."""
     retry_s: float = 30.0
     start_s: float = 1.0
     """A daemon that has just started has more urgent work than to look for findings beside the segments."""

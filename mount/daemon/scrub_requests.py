@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import trio
 
@@ -18,8 +18,6 @@ from commitlogfs.store.scrub.progress import Command
 
 log = logging.getLogger(__name__)
 
-_ANSWER_S: Final = 1.0
-"""Part of the time of a request that is left for its answer."""
 _Clear = Callable[[Segment], Awaitable[bool]]
 """Clears a file; False if that could not be done."""
 
@@ -94,7 +92,7 @@ class _Requests:
         is `pending` could not be done before the answer is due, and is done afterwards."""
         wanted, dry_run = request_fields.numbers(request, "segments"), request_fields.flag(request, "dry_run")
         parts, verdicts = self._parts, self._parts.verdicts
-        answer_at_s = trio.current_time() + control_socket.PEER_TIMEOUT_S - _ANSWER_S
+        answer_at_s = trio.current_time() + parts.commitlog.timing.verdicts.clear_s
         await verdicts.await_loaded()
         disks = [parts.commitlog.disks[number].path for number in verdicts.not_loaded()]
         damaged, aside = self._to_clear(wanted, disks)

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,7 @@ from support.pooled import SIZE, Parts, make, open_parts, place, segment
 from support.waiting import PATIENCE_S, until
 
 from commitlogfs.fusefs.integrity import verdicts as verdicts_module
-from commitlogfs.mount.daemon import scrub_requests
 from commitlogfs.mount.daemon.scrub_requests import scrub_verbs
-from commitlogfs.mount.location.control_socket import PEER_TIMEOUT_S
 from commitlogfs.store import layout
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.scrub.recorded import remove_verdict
@@ -58,7 +57,8 @@ def test_what_is_left_is_said_and_cleared_afterwards(parts: Parts, monkeypatch: 
         remove_verdict(dirfd, *file, **options)
 
     monkeypatch.setattr(verdicts_module, "remove_verdict", remove)
-    monkeypatch.setattr(scrub_requests, "_ANSWER_S", PEER_TIMEOUT_S)  # its answer is due at once
+    verdicts = replace(parts.commitlog.timing.verdicts, clear_s=0.0)  # its answer is due at once
+    monkeypatch.setattr(parts.commitlog, "timing", replace(parts.commitlog.timing, verdicts=verdicts))
 
     async def run() -> None:
         first = await clear(parts)
