@@ -30,7 +30,8 @@ class Attempt:
 
     def __init__(self, disk: DiskFiles) -> None:
         self.disk = disk
-        self.begun_s = trio.current_time()
+        self.silent_since_s = trio.current_time()
+        """When the disk was asked, or has answered last."""
         self.fd = -1
         self.file: Segment | None = None
         """The file, a leftover unless it becomes the segment; set when it has its blocks."""
@@ -80,24 +81,27 @@ class AttemptsUnderWay:
         self._attempts.discard(attempt)
 
     def silent_since_s(self) -> dict[DiskNumber, float]:
-        """The disks that have not answered, each with the time at which the oldest attempt there has begun."""
+        """The disks that have not answered, each with the time since which one has been waited for."""
         since_s: dict[DiskNumber, float] = {}
         for attempt in self._attempts:
             if not attempt.has_ended:
                 number = attempt.disk.number
-                since_s[number] = min(since_s.get(number, math.inf), attempt.begun_s)
+                since_s[number] = min(since_s.get(number, math.inf), attempt.silent_since_s)
         return since_s
 
-    def silent(self) -> dict[DiskNumber, bool]:
-        """The disks that have not answered, each with whether it has had RequestTiming.patience_s."""
-        now_s = trio.current_time()
-        return {number: since_s + self._patience_s <= now_s for number, since_s in self.silent_since_s().items()}
+    def silent(self) -> frozenset[DiskNumber]:
+        """The disks that have not answered."""
+        return frozenset(self.silent_since_s())
 
-    def next_change_s(self) -> float:
-        """The next time at which a disk has had RequestTiming.patience_s."""
+    def next_end_s(self) -> float:
+        """When the next silent disk has had RequestTiming.patience_s; math.inf if each has had it."""
         now_s = trio.current_time()
         ends_s = (since_s + self._patience_s for since_s in self.silent_since_s().values())
         return min((end_s for end_s in ends_s if end_s > now_s), default=math.inf)
+
+    def may_answer(self) -> bool:
+        """Whether a disk is silent for less than RequestTiming.patience_s, so that it may answer in time."""
+        return self.next_end_s() < math.inf
 
 
 class Attempts:
@@ -286,9 +290,11 @@ class Attempts:
         async with self._under_way.reserving[disk.number]:
             if attempt.is_over:
                 return False
+            attempt.silent_since_s = trio.current_time()
             attempt.fd, attributes = await disk.reserve(self._commitlog.segment_size, self._owner, math.inf)
         placed_as = b"" if plan.role is Role.SEGMENT else plan.name
         attempt.file = Segment(plan.base_offset, disk.number, attributes, Role.GIVEN_UP, placed_as)
+        attempt.silent_since_s = trio.current_time()
         self._announce()
         return True
 

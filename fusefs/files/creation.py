@@ -127,22 +127,40 @@ class Creation:
             try:
                 return await self._create_somewhere(name, owner, link_deadline)
             except NoDiskAvailableError as error:
-                if refused_before or not error.no_space or not await self._reclaimed(link_deadline):
+                if refused_before or not error.no_space:
                     raise
+                if not await self._waited(link_deadline) and not await self._reclaimed(link_deadline):
+                    raise
+
+    async def _waited(self, link_deadline: float) -> bool:
+        """Whether a disk may yet answer to an earlier create, and give back what it has reserved for that; then the
+        disks are measured anew after a moment."""
+        again_s = self._next_round_s()
+        if not self._under_way.may_answer() or again_s >= link_deadline:
+            return False
+        await trio.sleep_until(again_s)
+        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.hedge_s)
+        self._commitlog.admission.forget_refusal()
+        return True
 
     async def _reclaimed(self, link_deadline: float) -> bool:
         """Whether a segment was removed, or may have been, so that the create is worth another attempt. None is
-        removed if too little time is left for that, and for a disk to make the file after it. In any case, the
-        disks are measured before."""
+        removed while a silent disk may make the file, nor if too little time is left for that, and for a disk to
+        make the file after it. In any case, the disks are measured before."""
         step_s = min(self._timing.hedge_s, self._timing.reclaim_s / 4)
         await self._usage.refresh_soon(self._timing.usage_age_s, step_s)
         latest = link_deadline - step_s
         if trio.current_time() > latest - step_s:
             return False
         await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
+        if self._under_way.may_answer():  # what it reserves counts as used, so its figures may show it as full
+            return False
         with trio.move_on_at(latest):
             return await self._reclaim()
         return True
+
+    def _next_round_s(self) -> float:
+        return min(trio.current_time() + self._timing.hedge_s, self._under_way.next_end_s())
 
     async def _create_somewhere(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
         """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
@@ -222,8 +240,7 @@ class Creation:
                 continue
             if not attempts.is_any_silent:
                 return None
-            again_s = min(trio.current_time() + self._timing.hedge_s, self._under_way.next_change_s())
-            winner = await attempts.named_soon(again_s, link_deadline)
+            winner = await attempts.named_soon(self._next_round_s(), link_deadline)
             if winner is not None:
                 return winner
         return None

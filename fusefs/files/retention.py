@@ -5,7 +5,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -73,7 +73,7 @@ class Retention:
         probes: DiskProbes,
         memory: ClockMemory,
         lost_writes: Callable[[], Mapping[DiskNumber, tuple[LostWrite, ...]]],
-        silent: Callable[[], Mapping[DiskNumber, bool]],
+        silent: Callable[[], Collection[DiskNumber]],
     ) -> None:
         """`refresh_all` reads the attributes of every segment. `lost_writes` returns those of the disks that have
         lost some. `silent`: as of AttemptsUnderWay."""

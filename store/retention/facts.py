@@ -1,6 +1,6 @@
 """Input of the rules: disks, log and clocks at one moment. Pure data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -130,13 +130,7 @@ class Snapshot:
         """Disks that take segments. Only their fill levels count."""
         return tuple(disk for disk in self.disks if disk.takes_segments)
 
-    def beside(self, silent: Mapping[DiskNumber, bool]) -> "Snapshot":
-        """The same, to a create beside disks that do not answer it. Nothing is removed on them, and those whose
-        value is True have no figures: they may be old."""
-
-        def shown(disk: DiskFacts) -> DiskFacts:
-            if disk.number not in silent:
-                return disk
-            return replace(disk, measured=None) if silent[disk.number] else replace(disk, is_troubled=True)
-
-        return replace(self, disks=tuple(map(shown, self.disks)))
+    def beside(self, silent: Collection[DiskNumber]) -> "Snapshot":
+        """The same, to a create beside disks that do not answer it. These have no figures: they may be old."""
+        disks = (replace(disk, measured=None) if disk.number in silent else disk for disk in self.disks)
+        return replace(self, disks=tuple(disks))

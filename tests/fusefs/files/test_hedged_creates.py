@@ -253,6 +253,20 @@ def remove_slowly(
     return removing, may_remove
 
 
+def link_slowly(patch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Whether a link has begun, and may end."""
+    linking, may_link = threading.Event(), threading.Event()
+    link = safe_open.link_unnamed
+
+    def wait_and_link(fd: int, dirfd: int, name: bytes) -> None:
+        linking.set()
+        assert may_link.wait(PATIENCE_S)
+        link(fd, dirfd, name)
+
+    patch.setattr(safe_open, "link_unnamed", wait_and_link)
+    return linking, may_link
+
+
 @pytest.fixture(params=["reserve", "link"])
 def call(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -688,6 +702,97 @@ def test_a_disk_that_answers_in_time_costs_no_segment(live, call):
     live(call, main)
 
 
+def test_what_a_create_has_reserved_does_not_show_its_disk_as_full(live):
+    """The file that waits for its name has the last room of its disk."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        await life.leaves({1: 1})
+        async with life.creating():
+            await life.asked(1)
+            await life.lives_for(RECLAIM_AFTER_S - STEP_S)
+            assert life.indexes == [0, 1, 2, 3, 4]
+            life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live("link", main)
+
+
+def test_a_disk_that_has_reserved_has_its_time_again(live, monkeypatch: pytest.MonkeyPatch):
+    """For its link."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        linking, may_link = link_slowly(monkeypatch)
+        try:
+            async with life.creating():
+                await life.asked(1)
+                await life.passes(RECLAIM_AFTER_S - STEP_S)
+                life.silence.release(1)
+                await life.when(linking.is_set)
+                await life.lives_for(RECLAIM_AFTER_S - STEP_S)
+                assert life.indexes == [0, 1, 2, 3, 4]
+                may_link.set()
+                await life.when(lambda: life.has_ended)
+        finally:
+            may_link.set()
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live("reserve", main)
+
+
+def test_a_disk_that_waits_for_an_earlier_create_is_asked_when_that_ends(live):
+    """Its time begins then: it has answered."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        await life.leaves({1: 10, 2: 1})
+        await life.is_made_beside(1)
+        life.name, life.handle = name_of(6), None
+        async with life.creating():
+            await life.when(lambda: len(life.parts.creation._under_way._attempts) == 2)
+            await life.passes(1.0)
+            life.silence.release(1)
+            life.silence.begin(1)
+            await life.asked(1)
+            await life.lives_for(RECLAIM_AFTER_S - STEP_S)
+            assert life.indexes == [0, 1, 2, 3, 4, 5]
+            await life.lives_for(2 * STEP_S)
+            await life.when(lambda: life.has_ended)
+        assert life.indexes == [1, 2, 3, 4, 5, 6]
+
+    live("reserve", main)
+
+
+def test_a_disk_that_an_earlier_create_has_asked_has_its_time(live):
+    """It looks full because of what it reserves for that one, and gives it back."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        await life.leaves({1: 1, 2: 1})
+        await life.is_made_beside(1)
+        life.name, life.handle = name_of(6), None
+        await life.leaves({})
+        async with life.creating():
+            await life.lives_for(RECLAIM_AFTER_S - 2 * DEFAULTS.hedge_s)
+            assert life.indexes == [0, 1, 2, 3, 4, 5]
+            life.room.leave(1, 1)
+            life.silence.release(1)
+            await life.when(lambda: not life.parts.attempts.silent())
+            await life.lives_for(DEFAULTS.hedge_s)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5, 6]
+
+    live("reserve", main)
+
+
 def test_a_link_has_its_time_before_space_is_reclaimed(live, monkeypatch: pytest.MonkeyPatch):
     """It waits for its turn at that moment, because another disk hangs in its link."""
 
@@ -954,15 +1059,7 @@ def test_a_link_has_its_time_before_a_second_removal(live, monkeypatch: pytest.M
         life.room.leave(3, -5)
         await life.parts.usage.refresh(0)
         removing, may_remove = remove_slowly(monkeypatch)
-        linking, may_link = threading.Event(), threading.Event()
-        link = safe_open.link_unnamed
-
-        def link_slowly(fd: int, dirfd: int, name: bytes) -> None:
-            linking.set()
-            assert may_link.wait(PATIENCE_S)
-            link(fd, dirfd, name)
-
-        monkeypatch.setattr(safe_open, "link_unnamed", link_slowly)
+        linking, may_link = link_slowly(monkeypatch)
         try:
             async with life.creating():
                 await life.asked(1)
@@ -999,9 +1096,9 @@ def test_no_removal_begins_on_a_disk_that_has_just_become_silent(live):
             await life.when(lambda: life.has_ended)
         life.name, life.handle = name_of(6), None
         await life.leaves({})
-        assert list(life.parts.attempts.silent().values()) == [False]
+        assert life.parts.attempts.silent() == {1}
         async with life.creating():
-            await life.when(lambda: life.has_ended)
+            await life.lives_for(RECLAIM_AFTER_S)
         assert life.error is not None
         assert errno_of(life.error) == errno.ENOSPC
         assert life.indexes == [0, 1, 2, 3, 4, 5]
