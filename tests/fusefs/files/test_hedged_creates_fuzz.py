@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 DEFAULTS = RequestTiming(freed_s=0.0)
 DISKS = 4
+MANY_DISKS = 12
+"""The creates of a pool with so many ask them faster."""
 STEPS = 120
 SEEDS = 40
 GATE_SEEDS = 8
@@ -145,6 +147,8 @@ class Life:
         self._present: set[bytes] = set()
         self.may_be_back: set[bytes] = set()
         """Segments that were to be removed by rule: that may fail when nobody waits for it any more."""
+        self._made: set[bytes] = set()
+        """Names that creates have given since the last check."""
         self._failed: set[bytes] = set()
         """Creates that have failed, and since which no file has got a name: one may still be made late."""
         self.story: list[str] = []
@@ -193,7 +197,7 @@ class Life:
         elif action < 0.95:
             nursery.start_soon(self._unlink, self.chance.choice(self.names))
         else:
-            self._change(DiskNumber(self.chance.randint(1, DISKS)))
+            self._change(DiskNumber(self.chance.randint(1, len(self.log.disks))))
 
     def _limit(self, pause_s: float) -> float:
         """Not past the end of a create: what ends in between would be seen too late."""
@@ -220,7 +224,8 @@ class Life:
             if isinstance(error, NoDiskAvailableError):
                 self._failed.add(name)
         else:
-            self._failed = {name} | (self._failed & self.began_s.keys())
+            self._made.add(name)
+            self._failed = self._made | (self._failed & self.began_s.keys())
             outcome = f"made on disk {handle.file.disk}"
             self.handles.append(handle)
         elapsed_s = self.clock.current_time() - self.began_s.pop(name)
@@ -287,6 +292,7 @@ class Life:
         assert made <= self._failed, f"{made - self._failed} is back although nobody has made it"
         if made:
             self._failed.clear()
+        self._made.clear()
         self._present = present
         for (disk, name), ino in on_disks.items() - in_log.items():
             if any((file.disk, file.ino) == (disk, ino) for file in attempted):
@@ -395,8 +401,12 @@ class FullLife(Life):
         assert now_s <= latest_s + MOMENT_S, "no disk may make the segment in time"
         with_room = [number for number in self.log.disks if self._has_room(number)]
         assert set(with_room) <= since_s.keys(), "a disk that answers has room"
-        for number in with_room:
-            assert now_s >= since_s[number] + RECLAIM_AFTER_S - MOMENT_S, f"disk {number} may answer in time"
+        for number, silent_since_s in since_s.items():
+            assert now_s >= silent_since_s + RECLAIM_AFTER_S - MOMENT_S, f"disk {number} may answer in time"
+        oldest = min(self.began_s, key=lambda name: self.began_s[name])
+        for late in self.parts.creation._late:
+            is_open = late.is_taken or not self.parts.creation._is_wanted(late)
+            assert is_open or late.plan.name != oldest, "the file is there"
 
     def _has_room(self, number: DiskNumber) -> bool:
         disk, usage = self.log.disks[number], self.log.usage(number)
@@ -505,14 +515,15 @@ def faulty(life: Life, patch: pytest.MonkeyPatch) -> Iterator[None]:
     "seed", [pytest.param(seed, marks=[] if seed < GATE_SEEDS else pytest.mark.full) for seed in range(SEEDS)]
 )
 @pytest.mark.parametrize("kind", [Life, FullLife, TwoLife, SilentLife, LockLife])
+@pytest.mark.parametrize("disks", [DISKS, pytest.param(MANY_DISKS, marks=pytest.mark.full)])
 def test_a_life_beside_disks_that_hang_and_fail(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Life], seed: int
+    workdir: Path, monkeypatch: pytest.MonkeyPatch, disks: int, kind: type[Life], seed: int
 ) -> None:
     clock = MockClock()
     timing = replace(PATIENT, requests=DEFAULTS)
     life: Life
-    reclaim = None if kind is FullLife else lambda: life.reclaim()
-    with open_parts(workdir, DISKS, reclaim=reclaim, clock=VirtualTime(clock), timing=timing) as parts:
+    reclaim = None if issubclass(kind, FullLife) else lambda: life.reclaim()
+    with open_parts(workdir, disks, reclaim=reclaim, clock=VirtualTime(clock), timing=timing) as parts:
         life = kind(parts, clock, seed)
         try:
             with faulty(life, monkeypatch):
