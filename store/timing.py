@@ -32,6 +32,9 @@ class RequestTiming:
     hedge_s: float = 0.25
     """The next disk is asked, too, when one has not made the segment by then. The answer of the first still counts
     if no other one has made it."""
+    round_s: float = 0.25
+    """Time between two rounds of a create beside disks that do not answer. A measurement has as much in it, and so
+    has the disk that makes the file after a forced deletion."""
     link_s: float = 1.0
     """Time of a create that is left for the name of the file: no disk is asked later."""
     remove_s: float = 3.0
@@ -81,6 +84,11 @@ class RequestTiming:
             raise ValueError(
                 f"link_s and reclaim_s are {self.link_s + self.reclaim_s:g} together; "
                 f"they have to be less than create_s, which is {self.create_s:g}"
+            )
+        if 2 * self.round_s > self.reclaim_s:
+            raise ValueError(
+                f"round_s is {self.round_s:g}; "
+                f"it has to be at most the half of reclaim_s, which is {self.reclaim_s:g}"
             )
 
     @property

@@ -8,7 +8,7 @@ file, which is on record as a leftover from the end of the create on.
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 
 import trio
@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 class Attempt:
     """The part of one disk: an unnamed file with all its blocks, then its name."""
 
-    def __init__(self, disk: DiskFiles) -> None:
+    def __init__(self, disk: DiskFiles, turn_s: float) -> None:
         self.disk = disk
+        self.turn_s = turn_s
+        """How long no other disk is asked, and then, no other one may link."""
         self.silent_since_s = trio.current_time()
         """When the disk was asked, or has answered last."""
         self.fd = -1
@@ -53,11 +55,11 @@ class Attempt:
         """Whether the file has its blocks and no turn yet."""
         return self.file is not None and self.linking_since_s is None and not self.has_ended
 
-    def links_until_s(self, patience_s: float) -> float:
+    def links_until_s(self) -> float:
         """When a link under way has had its time."""
         if self.linking_since_s is None or self.has_ended:
             return -math.inf
-        return self.linking_since_s + patience_s
+        return self.linking_since_s + self.turn_s
 
     def link(self) -> None:
         """It is its turn."""
@@ -92,6 +94,10 @@ class AttemptsUnderWay:
     def silent(self) -> frozenset[DiskNumber]:
         """The disks that have not answered."""
         return frozenset(self.silent_since_s())
+
+    def is_hung(self, number: DiskNumber) -> bool:
+        """Whether a disk is silent, and has had RequestTiming.patience_s."""
+        return self.silent_since_s().get(number, math.inf) + self._patience_s <= trio.current_time()
 
     def next_end_s(self) -> float:
         """When the next silent disk has had RequestTiming.patience_s; math.inf if each has had it."""
@@ -148,20 +154,31 @@ class Attempts:
     def is_any_begun(self) -> bool:
         return bool(self._attempts)
 
-    async def ask(self, disks: Iterable[DiskFiles], deadline: float) -> Attempt | None:
+    async def ask(self, disks: Sequence[DiskFiles], asked_by: float, deadline: float) -> Attempt | None:
         """Ask one disk after the other, until one has given the file its name, or none is left: the next one when
-        the last has failed or has had RequestTiming.hedge_s, and so has each link. Raises as `named`."""
-        for disk in disks:
+        the last has failed or has had its turn, and so has each link. A turn is RequestTiming.hedge_s; when one of
+        them is silent, the others share the time until `asked_by`, and a disk that is known to hang gets none.
+        Raises as `named`."""
+        for index, disk in enumerate(disks):
             if trio.current_time() >= deadline:
                 break
-            attempt = self._begin(disk)
-            turn_end = trio.current_time() + self._hedge_s
+            attempt = self._begin(disk, self._turn_s(disk, len(disks) - index, asked_by))
+            turn_end = trio.current_time() + attempt.turn_s
             named = await self._named(deadline, partial(self._asks_next_at, attempt, turn_end))
             if named is not None:
                 return named
             if not attempt.has_ended:
                 self._record_silent(disk)
         return None
+
+    def _turn_s(self, disk: DiskFiles, left: int, asked_by: float) -> float:
+        """How long to wait for a disk; `left` are still to be asked, with this one."""
+        if left > 1 and self._under_way.is_hung(disk.number):
+            return 0.0
+        remaining_s = asked_by - trio.current_time()
+        if self.is_any_silent and remaining_s > 0:
+            return min(self._hedge_s, remaining_s / left)
+        return self._hedge_s
 
     async def named(self, deadline: float) -> Attempt | None:
         """The first attempt whose file has its name; None at the deadline, or when all have failed. Raises the
@@ -193,12 +210,11 @@ class Attempts:
     async def _named(self, deadline: float, ends_at: Callable[[], float]) -> Attempt | None:
         """`ends_at` returns, again after each change, until when an answer is waited for."""
         while True:
-            named = self._find_named()
-            now_s, end = trio.current_time(), min(deadline, ends_at())
-            if named is not None or now_s >= end:
+            named, now_s = self._find_named(), trio.current_time()
+            if named is not None or now_s >= min(deadline, ends_at()):
                 return named
-            self._give_turn()
-            links_until_s = self._links_until_s()
+            self._give_turns()  # which may change the end
+            end, links_until_s = min(deadline, ends_at()), self._links_until_s()
             with trio.move_on_at(min(end, links_until_s) if links_until_s > now_s else end):
                 await self._news.wait()
 
@@ -206,7 +222,7 @@ class Attempts:
         return max(self._links_until_s(), -math.inf if last.has_ended else turn_end)
 
     def _links_until_s(self) -> float:
-        return max((attempt.links_until_s(self._hedge_s) for attempt in self._attempts), default=-math.inf)
+        return max((attempt.links_until_s() for attempt in self._attempts), default=-math.inf)
 
     def _find_named(self) -> Attempt | None:
         """Raises the error of an attempt, unless it is its disk's fault: a file of that name that is none of the
@@ -218,17 +234,15 @@ class Attempts:
                 raise error
         return named
 
-    def _give_turn(self) -> None:
-        """Let one of them link, unless another one has not had its time."""
-        if self._links_until_s() > trio.current_time():
-            return
-        ready = next((attempt for attempt in self._attempts if attempt.is_ready), None)
-        if ready is not None:
-            ready.link()
+    def _give_turns(self) -> None:
+        """Let the next one link, unless another one has not had its time."""
+        for attempt in self._attempts:
+            if attempt.is_ready and self._links_until_s() <= trio.current_time():
+                attempt.link()
 
-    def _begin(self, disk: DiskFiles) -> Attempt:
+    def _begin(self, disk: DiskFiles, turn_s: float) -> Attempt:
         """Ask a disk, in a task of its own: it may answer when the create has ended."""
-        attempt = Attempt(disk)
+        attempt = Attempt(disk, turn_s)
         self._attempts.append(attempt)
         self._under_way.begin(attempt)
         trio.lowlevel.spawn_system_task(self._run, attempt)

@@ -139,7 +139,7 @@ class Creation:
         if not self._under_way.may_answer() or again_s >= link_deadline:
             return False
         await trio.sleep_until(again_s)
-        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.hedge_s)
+        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
         self._commitlog.admission.forget_refusal()
         return True
 
@@ -147,10 +147,9 @@ class Creation:
         """Whether a segment was removed, or may have been, so that the create is worth another attempt. None is
         removed while a silent disk may make the file, nor if too little time is left for that, and for a disk to
         make the file after it. In any case, the disks are measured before."""
-        step_s = min(self._timing.hedge_s, self._timing.reclaim_s / 4)
-        await self._usage.refresh_soon(self._timing.usage_age_s, step_s)
-        latest = link_deadline - step_s
-        if trio.current_time() > latest - step_s:
+        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
+        latest = link_deadline - self._timing.round_s
+        if trio.current_time() > latest - self._timing.round_s:
             return False
         await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
         if self._under_way.may_answer():  # what it reserves counts as used, so its figures may show it as full
@@ -160,7 +159,7 @@ class Creation:
         return True
 
     def _next_round_s(self) -> float:
-        return min(trio.current_time() + self._timing.hedge_s, self._under_way.next_end_s())
+        return min(trio.current_time() + self._timing.round_s, self._under_way.next_end_s())
 
     async def _create_somewhere(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
         """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
@@ -177,7 +176,7 @@ class Creation:
             self._record_moved_on(plan, error, failures)
 
         def record_silent(disk: DiskFiles) -> None:
-            silence = DiskSilentError(disk.path, f"no answer within {self._timing.hedge_s:g} s")
+            silence = DiskSilentError(disk.path, "no answer in time")
             self._record_moved_on(plan, silence, failures)
 
         attempts = Attempts(
@@ -224,7 +223,9 @@ class Creation:
         while trio.current_time() < link_deadline:
             winner = self._take_over(plan, owner)
             if winner is None:
-                winner = await attempts.ask(self._in_turn(order, asked), link_deadline)
+                winner = await attempts.ask(
+                    self._in_turn(order, asked), self._asked_by(link_deadline), link_deadline
+                )
             if winner is None:  # each that has its blocks gets the time for its link before anything is removed
                 winner = await attempts.named_soon(trio.current_time(), link_deadline)
             if winner is not None or not self._under_way.silent_since_s():
@@ -244,6 +245,11 @@ class Creation:
             if winner is not None:
                 return winner
         return None
+
+    def _asked_by(self, link_deadline: float) -> float:
+        """When the last disk has to be asked, so that each has its time before the latest removal, and the disks
+        can be measured in between."""
+        return link_deadline - 3 * self._timing.round_s - self._timing.patience_s
 
     def _in_turn(self, order: Iterable[DiskNumber], asked: Collection[DiskNumber]) -> list[DiskFiles]:
         """Those that were not asked; the ones that have not answered an earlier create are last."""

@@ -142,7 +142,8 @@ def test_nobody_is_asked_for_room_again_and_again(workdir: Path, monkeypatch: py
 
 def test_waiting_for_another_change_counts(workdir: Path) -> None:
     """The broker gives up after 5 s, whatever the time was spent on."""
-    timing = replace(PATIENT, requests=replace(PATIENT.requests, create_s=0.3, link_s=0.1, reclaim_s=0.1))
+    times = replace(PATIENT.requests, create_s=0.3, link_s=0.1, reclaim_s=0.1, round_s=0.05)
+    timing = replace(PATIENT, requests=times)
     clock = trio.testing.MockClock()
 
     async def change_for(seconds: float, task_status: "trio.TaskStatus[None]") -> None:

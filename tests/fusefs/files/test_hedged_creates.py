@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import trio
@@ -45,6 +45,9 @@ class Silence:
         self._parts = parts
         self.begun: list[int] = []
         """Disks on which such a call has begun, in this order."""
+        self.waiting = 0
+        """Number of threads that wait."""
+        self._lock = threading.Lock()
         self._released = {number: threading.Event() for number in parts.commitlog.disks}
         self._errors: dict[int, int] = {}
 
@@ -52,7 +55,11 @@ class Silence:
         """Called in the thread of a disk."""
         number = next(number for number, disk in self._parts.commitlog.disks.items() if disk.dirfd == dirfd)
         self.begun.append(number)
+        with self._lock:
+            self.waiting += 1
         assert self._released[number].wait(PATIENCE_S)
+        with self._lock:
+            self.waiting -= 1
         if code := self._errors.get(number):
             raise OSError(code, "injected")
 
@@ -72,7 +79,7 @@ class Silence:
 
 
 class Life:
-    """Three disks, of which none is released, and a create in virtual time."""
+    """Some disks, of which none is released, and a create in virtual time."""
 
     def __init__(self, parts: Parts, clock: MockClock, silence: Silence, room: Room) -> None:
         self.parts = parts
@@ -190,6 +197,15 @@ class Life:
         while not self.has_ended and self.clock.current_time() < end_s:
             await self.passes(STEP_S)
 
+    async def ends_beside(self) -> float:
+        """As `lives_for`, until the create has ended, and each disk has time to answer; returns the time that it
+        took."""
+        began_s = self.clock.current_time()
+        while not self.has_ended:
+            await self.when(lambda: sum(self.parts.threads.statistics().values()) == self.silence.waiting)
+            await self.passes(STEP_S)
+        return self.clock.current_time() - began_s
+
     @asynccontextmanager
     async def locked_for(self, seconds: float) -> AsyncIterator[None]:
         """Another change holds the lock of all names."""
@@ -272,15 +288,17 @@ def call(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+class Live(Protocol):
+    def __call__(self, call: str, life: Callable[[Life], Awaitable[None]], count: int = 3) -> None: ...
+
+
 @pytest.fixture
-def live(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, Callable[[Life], Awaitable[None]]], None]:
+def live(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
     """Runs a life whose disks are silent to reserving, to linking, or to the question whether they have a name."""
 
-    def run(call: str, life: Callable[[Life], Awaitable[None]]) -> None:
+    def run(call: str, life: Callable[[Life], Awaitable[None]], count: int = 3) -> None:
         clock = MockClock()
-        with open_parts(workdir, timing=replace(PATIENT, requests=DEFAULTS)) as parts:
+        with open_parts(workdir, count, timing=replace(PATIENT, requests=DEFAULTS)) as parts:
             silence, room = Silence(parts), Room(parts)
             parts.retention.rules = RetentionRules()
             reserve, link, is_absent = allocate.reserve, safe_open.link_unnamed, allocate.is_certainly_absent
@@ -920,6 +938,29 @@ def test_the_next_create_does_not_wait_as_long_again(live, call):
     live(call, main)
 
 
+@pytest.mark.parametrize("silent", [6, 9, 11])
+def test_space_is_reclaimed_beside_many_silent_disks(live, call, silent: int):
+    """Each has its time before the latest removal; the next create passes over them."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [12, 11, 12, 11, 12] if silent < 11 else [12] * 5)
+        hung = range(1, silent + 1)
+        await life.leaves(dict.fromkeys(hung, 10))
+        life.silence.begin(*hung)
+        async with life.creating():
+            assert await life.ends_beside() >= RECLAIM_AFTER_S + DEFAULTS.hedge_s
+        assert life.handle is not None
+        assert life.handle.file.disk == 12
+        assert life.indexes == [1, 2, 3, 4, 5]
+        life.name, life.handle = name_of(6), None
+        async with life.creating():
+            assert await life.ends_beside() <= 2 * DEFAULTS.hedge_s
+        assert life.handle is not None
+        assert life.indexes == [2, 3, 4, 5, 6]
+
+    live(call, main, 12)
+
+
 def test_a_disk_that_failed_once_counts_with_its_room(live, call):
     """It may be well again: only a second failure proves that it is not (docs/decisions.md)."""
 
@@ -1257,3 +1298,5 @@ def test_a_file_of_the_name_that_is_found_during_a_removal_ends_the_create(live,
 def test_times_that_leave_none_for_silent_disks_are_refused():
     with pytest.raises(ValueError, match="less than create_s"):
         RequestTiming(create_s=3.0)
+    with pytest.raises(ValueError, match="half of reclaim_s"):
+        RequestTiming(round_s=1.1)

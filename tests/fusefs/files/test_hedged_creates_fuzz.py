@@ -308,7 +308,7 @@ class Life:
 
     def _check_turns(self, now_s: float) -> None:
         current = [attempt for attempt in self.parts.creation._under_way._attempts if not attempt.is_over]
-        if any(attempt.links_until_s(DEFAULTS.hedge_s) > now_s for attempt in current):
+        if any(attempt.links_until_s() > now_s for attempt in current):
             return
         assert not any(attempt.is_ready for attempt in current), "a disk is ready, and does not get its turn"
 
