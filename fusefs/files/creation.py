@@ -1,6 +1,5 @@
 """Creates: on the first disk of the plan that takes the segment, within the time that a broker waits."""
 
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -129,7 +128,7 @@ class Creation:
             except NoDiskAvailableError as error:
                 if refused_before or not error.no_space:
                     raise
-                if not await self._waited(link_deadline) and not await self._reclaimed(link_deadline):
+                if not await self._waited(link_deadline) and not await self._reclaimed(name, owner, link_deadline):
                     raise
 
     async def _waited(self, link_deadline: float) -> bool:
@@ -143,10 +142,10 @@ class Creation:
         self._commitlog.admission.forget_refusal()
         return True
 
-    async def _reclaimed(self, link_deadline: float) -> bool:
-        """Whether a segment was removed, or may have been, so that the create is worth another attempt. None is
-        removed while a silent disk may make the file, nor if too little time is left for that, and for a disk to
-        make the file after it. In any case, the disks are measured before."""
+    async def _reclaimed(self, name: bytes, owner: Owner, link_deadline: float) -> bool:
+        """Whether a segment was removed, or may have been, or a late file has come, so that the create is worth
+        another attempt. Nothing is removed while a silent disk may make the file, nor if too little time is left
+        for that, and for a disk to make the file after it. In any case, the disks are measured before."""
         await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
         latest = link_deadline - self._timing.round_s
         if trio.current_time() > latest - self._timing.round_s:
@@ -154,6 +153,8 @@ class Creation:
         await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
         if self._under_way.may_answer():  # what it reserves counts as used, so its figures may show it as full
             return False
+        if self._find_late(name, owner) is not None:
+            return True
         with trio.move_on_at(latest):
             return await self._reclaim()
         return True
@@ -162,7 +163,13 @@ class Creation:
         return min(trio.current_time() + self._timing.round_s, self._under_way.next_end_s())
 
     async def _create_somewhere(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
-        """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
+        """On the first disk of the plan that takes it, unless a late file is there: that may have the last room.
+        Raises NoDiskAvailableError, SegmentExistsError."""
+        late = self._find_late(name, owner)
+        if late is not None:
+            handle = self._register(self._take(late), late.plan)
+            self._record_placement(late.plan, handle, [])
+            return handle
         plan = self._commitlog.plan_create(name)
         if not plan.order and await self._settle_leftovers(name, link_deadline):
             plan = self._commitlog.plan_create(name)
@@ -221,7 +228,8 @@ class Creation:
         Attempts.named; None also if nothing more can come of it."""
         order, asked = plan.order, set[DiskNumber]()
         while trio.current_time() < link_deadline:
-            winner = self._take_over(plan, owner)
+            late = self._find_late(plan.name, owner)
+            winner = None if late is None else self._take(late)
             if winner is None:
                 winner = await attempts.ask(
                     self._in_turn(order, asked), self._asked_by(link_deadline), link_deadline
@@ -233,7 +241,7 @@ class Creation:
             asked.update(order)
             has_reclaimed = False
             with attempts.interrupting():
-                has_reclaimed = await self._reclaimed(link_deadline)
+                has_reclaimed = await self._reclaimed(plan.name, owner, link_deadline)
             if has_reclaimed:
                 asked = attempts.silent()  # a disk that has refused may have room now
             order = self._order(plan.name)
@@ -257,10 +265,15 @@ class Creation:
         return [self._disks[number] for number in sorted(order, key=hung.__contains__) if number not in asked]
 
     def _order(self, name: bytes) -> tuple[DiskNumber, ...]:
-        """The disks that take the file, by the figures of now."""
-        with contextlib.suppress(NoDiskAvailableError):  # those that do not answer may make it yet
+        """The disks that take the file, by the figures of now. If there are none, that is not the answer to the
+        next create: disks that do not answer may make the file yet."""
+        admission = self._commitlog.admission
+        admission.forget_refusal()
+        try:
             return self._commitlog.plan_create(name).order
-        return ()
+        except NoDiskAvailableError:
+            admission.forget_refusal()
+            return ()
 
     def _record_moved_on(self, plan: CreatePlan, error: DiskError, failures: list[str]) -> None:
         self._observer.placement_skipped(type(error).__name__)
@@ -308,18 +321,18 @@ class Creation:
         await self._handles.release(inodes.encode(handle.file))
         return True
 
-    def _take_over(self, plan: CreatePlan, owner: Owner) -> Attempt | None:
-        """A late file of the same name, which is as good as a new one."""
+    def _find_late(self, name: bytes, owner: Owner) -> LateFile | None:
+        """A late file of this name, which is as good as a new one."""
         for late in self._late:
-            if (late.plan.name, late.owner) == (plan.name, owner) and not late.is_taken and self._is_wanted(late):
-                self._take(late)
-                return late.attempt
+            if (late.plan.name, late.owner) == (name, owner) and not late.is_taken and self._is_wanted(late):
+                return late
         return None
 
-    def _take(self, late: LateFile) -> None:
+    def _take(self, late: LateFile) -> Attempt:
         late.is_taken = True
         assert late.attempt.file is not None
         self._commitlog.record_leftover_gone(late.attempt.file)
+        return late.attempt
 
     def _is_wanted(self, late: LateFile) -> bool:
         disk = self._commitlog.disks[late.attempt.disk.number]

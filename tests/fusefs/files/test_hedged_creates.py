@@ -1184,6 +1184,66 @@ def test_the_next_create_of_the_name_takes_what_was_linked_late(live, monkeypatc
     live("link", main)
 
 
+@pytest.mark.parametrize("locked_s", [0.3, 2.0])
+def test_what_was_linked_late_into_the_last_room_costs_no_segment(live, locked_s: float):
+    """It waits for the lock of all names after the next create of the name."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        await life.leaves({1: 1})
+        parts = life.parts
+        parts.retention.rules = RetentionRules(mode=Mode.OFF)
+        async with life.creating():
+            await life.asked(1)
+            await life.lives_for(DEFAULTS.create_s)
+        assert life.error is not None
+        life.error = None
+        parts.retention.rules = RetentionRules()
+        async with life.locked_for(locked_s), life.creating():
+            await life.when(lambda: parts.changes.lock.statistics().tasks_waiting == 1)
+            life.silence.release(1)
+            await life.when(lambda: parts.changes.lock.statistics().tasks_waiting == 2)
+            await life.passes(locked_s)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live("link", main)
+
+
+def test_a_late_file_that_comes_before_a_removal_prevents_it(live, monkeypatch: pytest.MonkeyPatch):
+    """The disks are measured at that moment."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        await life.leaves({1: 1})
+        parts = life.parts
+        parts.retention.rules = RetentionRules(mode=Mode.OFF)
+        async with life.creating():
+            await life.asked(1)
+            await life.lives_for(DEFAULTS.create_s)
+        assert life.error is not None
+        life.error = None
+        parts.retention.rules = RetentionRules()
+        refresh_soon = parts.usage.refresh_soon
+
+        async def release_and_refresh(max_age_s: float, patience_s: float) -> None:
+            life.silence.release(1)
+            await life.when(lambda: bool(parts.creation._late))
+            await refresh_soon(max_age_s, patience_s)
+
+        monkeypatch.setattr(parts.usage, "refresh_soon", release_and_refresh)
+        await parts.usage.refresh(0)
+        async with life.creating():
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live("link", main)
+
+
 # --- removals that fail ----------------------------------------------------------------------------------
 
 
