@@ -138,16 +138,18 @@ class Creation:
         if not self._under_way.may_answer() or again_s >= link_deadline:
             return False
         await trio.sleep_until(again_s)
-        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
+        await self._measure()
         self._commitlog.admission.forget_refusal()
         return True
 
     async def _reclaimed(self, name: bytes, owner: Owner, link_deadline: float) -> bool:
         """Whether a segment was removed, or may have been, or a late file has come, so that the create is worth
         another attempt. Nothing is removed while a silent disk may make the file, nor if too little time is left
-        for that, and for a disk to make the file after it. In any case, the disks are measured before."""
-        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
+        for that, and for a disk to make the file after it. Otherwise, the disks are measured before."""
         latest = link_deadline - self._timing.round_s
+        if trio.current_time() > latest - self._timing.round_s:
+            return False
+        await self._measure()
         if trio.current_time() > latest - self._timing.round_s:
             return False
         await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
@@ -158,6 +160,9 @@ class Creation:
         with trio.move_on_at(latest):
             return await self._reclaim()
         return True
+
+    async def _measure(self) -> None:
+        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
 
     def _next_round_s(self) -> float:
         return min(trio.current_time() + self._timing.round_s, self._under_way.next_end_s())
@@ -241,6 +246,7 @@ class Creation:
             asked.update(order)
             has_reclaimed = False
             with attempts.interrupting():
+                await self._measure()
                 has_reclaimed = await self._reclaimed(plan.name, owner, link_deadline)
             if has_reclaimed:
                 asked = attempts.silent()  # a disk that has refused may have room now
