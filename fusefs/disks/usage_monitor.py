@@ -27,10 +27,11 @@ class UsageMonitor:
         async with self._lock:
             if self._is_young(max_age_s):
                 return
+            began_s = trio.current_time()
             async with trio.open_nursery() as nursery:
                 for number in self._commitlog.disks:
                     nursery.start_soon(self._measure, number)
-            self._measured_at = trio.current_time()
+            self._measured_at = began_s  # a disk that does not answer makes the figures of the others old
 
     async def refresh_soon(self, max_age_s: float, patience_s: float) -> None:
         """As `refresh`, but wait for `patience_s` at most: the measurement continues without the caller."""

@@ -1184,6 +1184,42 @@ def test_the_next_create_of_the_name_takes_what_was_linked_late(live, monkeypatc
     live("link", main)
 
 
+def test_a_disk_that_is_measured_slowly_makes_the_figures_of_the_others_old(live, monkeypatch: pytest.MonkeyPatch):
+    """They are from the begin of the measurement."""
+
+    async def main(life: Life) -> None:
+        life.silence.release_all()
+        await life.leaves({})
+        one, two = (life.parts.commitlog.disks[DiskNumber(number)].dirfd for number in (1, 2))
+        measured, may_end = threading.Event(), threading.Event()
+
+        def statvfs(path: int | str) -> object:
+            assert path != one or may_end.wait(PATIENCE_S)
+            figures = life.room.statvfs(path)
+            if path == two:
+                measured.set()
+            return figures
+
+        monkeypatch.setattr(os, "statvfs", statvfs)
+        usage = life.parts.usage
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(usage.refresh, 0)
+                await life.when(measured.is_set)
+                await life.when(lambda: life.parts.threads.statistics() == {1: 1, 2: 0, 3: 0})
+                life.room.leave(2, 5)
+                await trio.testing.wait_all_tasks_blocked()
+                life.clock.jump(DEFAULTS.usage_s)
+            await usage.refresh(DEFAULTS.usage_age_s)
+            figures = life.parts.commitlog.usage(DiskNumber(2))
+        finally:
+            may_end.set()
+        assert figures is not None
+        assert figures.available_bytes == 15 * SIZE
+
+    live("reserve", main)
+
+
 @pytest.mark.parametrize("locked_s", [0.3, 2.0])
 def test_what_was_linked_late_into_the_last_room_costs_no_segment(live, locked_s: float):
     """It waits for the lock of all names after the next create of the name."""
