@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from support.filling import fill_and_await, status, used_percent
 from support.freezing import frozen
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount, segment_bytes
-from support.timings import SOON_CHECKED, SOON_LOST
+from support.timings import BRISK, SOON_CHECKED, SOON_LOST, timing_variables
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.store.checks.probe import DiskProbe, probe_disk
@@ -77,13 +78,22 @@ def test_a_hiccup_removes_nothing_and_is_forgotten(disk_farm: DiskFarm, make_poo
 
 
 @pytest.mark.alone
-def test_creates_beside_a_hung_disk_remove_the_oldest(disk_farm: DiskFarm, make_pool: MakePool) -> None:
-    """Only the disk that hangs has room. Its own oldest segment keeps all later ones."""
+@pytest.mark.parametrize("hedge_s", [BRISK.requests.hedge_s, pytest.param(0.25, marks=pytest.mark.timing)])
+def test_creates_beside_a_hung_disk_remove_the_oldest(
+    disk_farm: DiskFarm, make_pool: MakePool, hedge_s: float
+) -> None:
+    """Only the disk that hangs has room. Its own oldest segment keeps all later ones. By default, there are rounds
+    before the hung disk has had its time."""
+    times = replace(BRISK, requests=replace(BRISK.requests, hedge_s=hedge_s))
     disks = [disk_farm.add() for _ in range(3)]
     directories = [disk.path / "commitlog" for disk in disks]
     for directory in directories:
         directory.mkdir(mode=0o700)
-    pool = make_pool(disks=directories, retention={"interval": '"1s"', "force_after": '"24h"'})
+    pool = make_pool(
+        disks=directories,
+        retention={"interval": '"1s"', "force_after": '"24h"'},
+        variables=timing_variables(times),
+    )
     pool.start()
     pool.make_segments(range(6))
     assert [pool.disk_of(index) for index in range(3)] == [0, 1, 2]
