@@ -2,7 +2,19 @@
 
 from typing import Final
 
+from trio.testing import MockClock
+
 from commitlogfs.store.clock import SystemClock
+
+
+class VirtualTime(SystemClock):
+    """Waits of a log in the time of an event loop, such as those after a refusal."""
+
+    def __init__(self, clock: MockClock) -> None:
+        self._clock = clock
+
+    def monotonic(self) -> float:
+        return 1000.0 + self._clock.current_time()
 
 
 class SetClock(SystemClock):

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 import trio
+from support.clocks import VirtualTime
 from support.files import names_in
 from support.pooled import OURS, PATIENT, SIZE, Parts, name_of, open_parts
 from support.rooms import Room
@@ -298,7 +299,8 @@ def live(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
 
     def run(call: str, life: Callable[[Life], Awaitable[None]], count: int = 3) -> None:
         clock = MockClock()
-        with open_parts(workdir, count, timing=replace(PATIENT, requests=DEFAULTS)) as parts:
+        timing = replace(PATIENT, requests=DEFAULTS)
+        with open_parts(workdir, count, clock=VirtualTime(clock), timing=timing) as parts:
             silence, room = Silence(parts), Room(parts)
             parts.retention.rules = RetentionRules()
             reserve, link, is_absent = allocate.reserve, safe_open.link_unnamed, allocate.is_certainly_absent

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 import trio
+from support.clocks import VirtualTime
 from support.pooled import OURS, PATIENT, SIZE, Parts, name_of, open_parts
 from support.rooms import Room
 from support.waiting import PATIENCE_S
@@ -23,7 +24,6 @@ from commitlogfs.fusefs.disks.disk_threads import DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handle
 from commitlogfs.fusefs.kernel import inodes
-from commitlogfs.store.clock import SystemClock
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.disk import DiskState
@@ -66,16 +66,6 @@ ERRORS = {
     "retire": [0, 0, 0, errno.EIO],
 }
 RECLAIM_AFTER_S = DEFAULTS.create_s - DEFAULTS.link_s - DEFAULTS.reclaim_s
-
-
-class VirtualTime(SystemClock):
-    """Health of disks in the time of the event loop, so that a life does not depend on the machine."""
-
-    def __init__(self, clock: MockClock) -> None:
-        self._clock = clock
-
-    def monotonic(self) -> float:
-        return 1000.0 + self._clock.current_time()
 
 
 class Fault:
