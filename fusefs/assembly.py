@@ -138,6 +138,7 @@ class Parts:
             kernel.invalidate,
             self.sources,
             self.member_records.record_removals,
+            lambda removal, error: self.retention.record_refused(removal, error),
             observer,
         )
         self.freeing = Freeing(commitlog, disks, self.handles, self.to_free, self.sources.put_back_if_changed)

@@ -52,9 +52,11 @@ class Removals:
         invalidate_entry: Callable[[bytes, int], None],
         moved: MovedSegments,
         record_removals: Callable[[], Awaitable[None]],
+        record_refused: Callable[[Removal, Exception], None],
         observer: Observer,
     ) -> None:
-        """`to_free` is reminded of files that left the log while open. `invalidate_entry` makes the kernel drop a
+        """`record_refused` is called with each removal that has failed, also when nobody waits for it any more.
+        `to_free` is reminded of files that left the log while open. `invalidate_entry` makes the kernel drop a
         name and its inode; it does not block. `record_removals`: as of MemberRecords."""
         self._commitlog = commitlog
         self._disks = disks
@@ -64,6 +66,7 @@ class Removals:
         self._invalidate_entry = invalidate_entry
         self._moved = moved
         self._record_removals = record_removals
+        self._record_refused = record_refused
         self._observer = observer
 
     async def unlink(self, name: bytes) -> None:
@@ -149,6 +152,7 @@ class Removals:
                     self._commitlog.record_removed(removal, await disk.unlink(name, file.ino))
         except Exception as error:
             self._commitlog.record_stayed(removal)
+            self._record_refused(removal, error)
             log_event(log, logging.WARNING, "remove_failed", segment=name, disk=disk.path, reason=str(error))
             if file.role is Role.SEGMENT:
                 self._observer.decisions.removal_failed(name, disk.path, str(error))

@@ -32,6 +32,7 @@ from commitlogfs.store.retention import (
     Moment,
     RefusedFacts,
     RetentionRules,
+    Rule,
     Snapshot,
     all_full,
     decide,
@@ -42,6 +43,8 @@ from commitlogfs.store.retention.observe import observe
 from commitlogfs.store.retention.plan import removable_prefix
 
 log = logging.getLogger(__name__)
+
+_RULES = frozenset(rule.value for rule in Rule)
 
 
 def read_clocks(clock: Clock) -> Moment:
@@ -148,12 +151,17 @@ class Retention:
                 await self._removals.carry_out(removal)
             except (DiskError, OSError) as error:
                 log_event(log, logging.WARNING, "retention_failed", reason=str(error))
-                self._refused = RefusedFacts(removal.file.base_offset, removal.file.disk, _why(error))
-                self._refused_s = self._commitlog.clock.monotonic()
+                self.record_refused(removal, error)
                 return False
         if removal is not None or not all_full(self._observe_for_create()):
             self._refused = None
         return removal is not None
+
+    def record_refused(self, removal: Removal, error: Exception) -> None:
+        """A removal has failed, also one that nobody waits for any more."""
+        if removal.reason in _RULES:
+            self._refused = RefusedFacts(removal.file.base_offset, removal.file.disk, _why(error))
+            self._refused_s = self._commitlog.clock.monotonic()
 
     def preview(self) -> Decision:
         """The decision of the rules as of now, by the last measurements; it changes nothing."""
@@ -281,7 +289,7 @@ class Retention:
         self._alerts = alerts
 
 
-def _why(error: DiskError | OSError) -> str:
+def _why(error: Exception) -> str:
     """The error as text, after its errno where it has one."""
     cause = error if isinstance(error, OSError) else error.__cause__
     code = errno.errorcode.get(cause.errno or 0, "") if isinstance(cause, OSError) else ""
