@@ -1163,12 +1163,15 @@ def test_the_next_create_of_the_name_takes_what_was_linked_late(live, monkeypatc
         life.error = None
         parts.retention.rules = RetentionRules()
 
+        has_plan = trio.Event()
+
         async def committed(_: DiskNumber) -> None:
+            has_plan.set()
             await virtual_time(STEP_S)
 
         monkeypatch.setattr(parts.background, "committed", committed)
         async with life.creating():
-            await life.when(parts.changes.lock.locked)
+            await has_plan.wait()
             life.silence.release(1)
             await life.when(lambda: life.name.decode() in names_in(parts.directories[0]))
             await life.when(lambda: parts.changes.lock.statistics().tasks_waiting == 1)
@@ -1347,6 +1350,8 @@ def test_a_refused_removal_is_not_tried_for_each_create(live, monkeypatch: pytes
 
 
 def test_a_late_removal_that_fails_is_no_reason_to_give_a_late_file_up(live, monkeypatch: pytest.MonkeyPatch):
+    """And it is reported, although nobody waits for it."""
+
     async def main(life: Life) -> None:
         await life.full_but_for(1, [2, 3, 2, 3, 2])
 
@@ -1362,6 +1367,7 @@ def test_a_late_removal_that_fails_is_no_reason_to_give_a_late_file_up(live, mon
         assert life.error is not None
         may_remove.set()
         await life.when(lambda: not life.parts.commitlog.is_removing)
+        assert AlertCode.STUCK in [alert.code for alert in life.parts.retention.preview().alerts]
         life.silence.release(1)
         await life.when(lambda: life.open_files() == 0)
         assert life.indexes == [0, 1, 2, 3, 4, 5]
