@@ -74,8 +74,8 @@ class DiskPlaces:
         """Why this daemon cannot leave its mount to the next one at this moment; empty if no disk prevents it."""
         hung = await self._find_hung()
         return hung and (
-            f"{hung}: does not answer this daemon, and no other one could take over; repair or detach that disk "
-            '(docs/operating.md, "A disk has died")'
+            f"{hung}: does not answer this daemon, and no other one could take over; if it is only busy, repeat "
+            'the command; else repair or detach that disk (docs/operating.md, "A disk has died")'
         )
 
     async def _find_hung(self) -> str:

@@ -138,7 +138,7 @@ class Creation:
         if not self._under_way.may_answer() or again_s >= link_deadline:
             return False
         await trio.sleep_until(again_s)
-        await self._measure()
+        await self._usage.refresh_soon(0.0, self._timing.round_s)  # it may have given it back in this moment
         self._commitlog.admission.forget_refusal()
         return True
 

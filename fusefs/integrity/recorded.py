@@ -54,7 +54,12 @@ class Recorded:
     async def _find_on(self, disk: Disk) -> None:
         others = self._commitlog.others
         aside = [file for file in others.set_aside() if file.disk == disk.number]
-        files = (*self._commitlog.catalog.on_disk(disk.number), *aside, *others.moved(disk.number))
+        await self._read_all(disk, (*self._commitlog.catalog.on_disk(disk.number), *aside))
+        self._verdicts.record_loaded(disk.number)
+        await self._read_all(disk, others.moved(disk.number))  # nothing waits for these
+
+    async def _read_all(self, disk: Disk, files: Iterable[Segment]) -> None:
+        """Returns when all of these could be read."""
         unread = await self._read(disk, files)
         timing, retry_s = self._timing, self._timing.retry_s
         if unread:
@@ -66,7 +71,6 @@ class Recorded:
             retry_s = timing.retry_s if len(unread) < count else min(2 * retry_s, timing.longest_retry_s)
             if not unread:
                 log_event(log, logging.INFO, "records_read", disk=disk.path)
-        self._verdicts.record_loaded(disk.number)
 
     async def _read(self, disk: Disk, files: Iterable[Segment]) -> list[Segment]:
         """Returns those that could not be read."""

@@ -232,9 +232,11 @@ class Verdicts:
             reason = await self._remove(disk, segment)
             if not reason:
                 self._known.pop(segment.base_offset, None)
-        event = "verdict_kept" if reason else "verdict_cleared"
-        log_event(log, logging.WARNING, event, segment=segment.name, disk=disk.path, reason=reason or None)
-        return not reason
+        if reason:
+            log_event(log, logging.WARNING, "verdict_kept", segment=segment.name, disk=disk.path, reason=reason)
+            return False
+        log_event(log, logging.WARNING, "verdict_cleared", segment=segment.name, disk=disk.path)
+        return True
 
     async def _remove(self, disk: Disk, segment: Segment) -> str:
         """Why the segment keeps its verdict; empty if it has none any more."""

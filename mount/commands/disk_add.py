@@ -69,6 +69,8 @@ def plan_addition(target: Target, path: str, *, instead_of: str = "") -> dict[st
     with ExitStack() as stack:
         file, present, planned = _open_configuration(stack, target, path)
         plan = _prepare(target, path, dry_run=True, instead_of=instead_of)
+        if "free_bytes" not in plan:
+            raise control_socket.FormerVersionError(target.name)
         if not instead_of and planned is not None:  # a file that names the directory unprepared is refused anyway
             rehearse(target.name, present, None, "added")
         config = present if planned is None else planned.config

@@ -32,18 +32,21 @@ DAMAGED, SALVAGED = 1, 4
 
 
 class Failing:
-    """Attributes of files on some disks cannot be read."""
+    """Attributes of files on some disks, and of some files, cannot be read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.descriptors: set[int] = set()
+        self.paths: set[str] = set()
         self.tried = 0
         listxattr = os.listxattr
 
-        def listing(path: str, *, follow_symlinks: bool = True) -> list[str]:
-            if any(path.startswith(f"/proc/self/fd/{dirfd}/") for dirfd in self.descriptors):
+        def listing(file: str | int, *, follow_symlinks: bool = True) -> list[str]:
+            path = str(file)
+            is_on_disk = any(path.startswith(f"/proc/self/fd/{dirfd}/") for dirfd in self.descriptors)
+            if is_on_disk or path in self.paths:
                 self.tried += 1
                 raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-            return listxattr(path, follow_symlinks=follow_symlinks)
+            return listxattr(file, follow_symlinks=follow_symlinks)
 
         monkeypatch.setattr(os, "listxattr", listing)
 
@@ -170,5 +173,29 @@ def test_a_source_that_a_former_daemon_left_has_its_verdict_when_it_is_put_back(
             opened.write(b"\0")
             assert await parts.sources.put_back_if_changed(source)
             assert verdicts.present() == [(source, found)]
+
+    trio.run(run)
+
+
+def test_a_source_that_cannot_be_read_hides_no_damage(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for what is no part of the log."""
+    failing = Failing(monkeypatch)
+
+    async def run() -> None:
+        source = segment(parts, SALVAGED)
+        with place(parts, SALVAGED).open("r+b"):  # so that it stays
+            await parts.attributes.refresh(source)
+            await parts.mover.move(source, DiskNumber(1), lambda: 0, lambda: True)
+            await parts.sources.finish()
+            assert source in parts.commitlog.others.moved(source.disk)
+            dirfd = parts.commitlog.disk_of(source).dirfd
+            failing.paths.add(f"/proc/self/fd/{dirfd}/{os.fsdecode(source.path)}")
+            recorded = Recorded(parts.commitlog, parts.threads, parts.verdicts, parts.salvaged.record_found)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(recorded.find)
+                await until(lambda: parts.verdicts.not_loaded() == [])
+                await until(lambda: failing.tried > 1)
+                assert damaged_names(parts) == [segment(parts, DAMAGED).name]
+                nursery.cancel_scope.cancel()
 
     trio.run(run)
