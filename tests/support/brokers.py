@@ -170,6 +170,11 @@ def fill(directory: Path, percent: float, name: str = "filler") -> Path:
     return filler
 
 
+def notable(stand: Stand) -> list[str]:
+    """The latest lines of the daemon's log that are more than details."""
+    return [line for line in stand.pool.log_since_start().splitlines() if " debug " not in line][-200:]
+
+
 @contextmanager
 def appending(
     stand: Stand, broker: Broker, distribution: Distribution, topic: str, workdir: Path
@@ -186,7 +191,7 @@ def appending(
     seen = rocketmq.consume(distribution, stand.names.address, topic, expect=totals.sent, idle_timeout_s=IDLE_S)
     assert (seen.distinct, seen.duplicates, seen.corrupted, seen.skipped) == (totals.sent, 0, 0, 0)
     found = complaints(broker)
-    assert not found, "\n".join(found)
+    assert not found, "\n".join([*found, *notable(stand)])
 
 
 def slave_of(stand: Stand, distribution: Distribution, master: Broker, directory: Path) -> Broker:
