@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.brokers import Stand, appending, fill, roll, send_all, wait_until
 from support.pools import MIB
+from support.timings import PATIENT_REQUESTS
 
 from commitlogfs.bench.rocketmq import Broker
 
@@ -16,7 +17,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root]
 
 @pytest.fixture(scope="module")
 def stand(module_stand) -> Stand:
-    stand = module_stand(("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB)
+    stand = module_stand(
+        ("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB, variables=PATIENT_REQUESTS
+    )
     stand.pool.init()
     stand.pool.start()
     return stand

@@ -58,6 +58,9 @@ WITHOUT_WRITES = timing_variables(replace(_NO_WORK, checks=_NO_CHECKS))
 none of them."""
 FIRST_WITHOUT_WRITES = timing_variables(replace(_NO_WORK, checks=CheckTiming(first_s=_NEVER_S)))
 """The same for a first daemon. Its successors check their disks, without which they take none back."""
+PATIENT_REQUESTS = timing_variables(Timing(requests=BRISK.requests))
+"""No segment is made elsewhere, or given up, because the machine is busy; everything else as in the product."""
+
 SOON_CHECKED = timing_variables(
     Timing(
         checks=CheckTiming(interval_s=1.0, confirm_s=0.5, observe_s=0.3), daemon=DaemonTiming(returns_look_s=1.0)
