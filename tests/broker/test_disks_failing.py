@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root]
 @pytest.fixture(scope="module")
 def stand(module_stand) -> Stand:
     stand = module_stand(
-        ("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB, variables=PATIENT_REQUESTS
+        ("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB, variables=dict(PATIENT_REQUESTS)
     )
     stand.pool.init()
     stand.pool.start()

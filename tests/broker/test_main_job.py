@@ -19,7 +19,7 @@ COUNT = 100_000
 @pytest.fixture(scope="module")
 def stand(module_stand) -> Stand:
     stand = module_stand(
-        ("ext4", "xfs", "ext4"), segment_size=16 * MIB, disk_bytes=1024 * MIB, variables=PATIENT_REQUESTS
+        ("ext4", "xfs", "ext4"), segment_size=16 * MIB, disk_bytes=1024 * MIB, variables=dict(PATIENT_REQUESTS)
     )
     stand.pool.init()
     stand.pool.start()
