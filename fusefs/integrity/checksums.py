@@ -383,7 +383,7 @@ class Checksums:
         return await self._threads.run_within(worker.disk.number, math.inf, work)
 
     def _record_failure(self, disk: Disk, segment: Segment, error: OSError) -> None:
-        if self._commitlog.catalog.by_ino(segment.disk, segment.ino) is not segment:
+        if not self._commitlog.catalog.holds(segment):
             return  # it was removed meanwhile
         if isinstance(translate(disk.path, error), DiskError):
             self._observer.disk_error(disk.path, "checksum", errno.errorcode.get(error.errno or 0, "EIO"))

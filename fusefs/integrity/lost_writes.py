@@ -130,7 +130,7 @@ class LostWrites:
         return any(known is file for known in self._failed_syncs)
 
     def _is_segment(self, file: Segment) -> bool:
-        return self._commitlog.catalog.by_ino(file.disk, file.ino) is file
+        return self._commitlog.catalog.holds(file)
 
     def _is_there(self, file: Segment) -> bool:
         with contextlib.suppress(SegmentNotFoundError):

@@ -96,7 +96,7 @@ class Recorded:
         return unread
 
     def _is_segment(self, file: Segment) -> bool:
-        return self._commitlog.catalog.by_ino(file.disk, file.ino) is file
+        return self._commitlog.catalog.holds(file)
 
     def _is_replaced(self, file: Segment) -> bool:
         return self._commitlog.others.get(file.disk, file.ino) is file

@@ -260,7 +260,7 @@ class Verdicts:
         return "it has moved meanwhile, or left the log"
 
     def _is_present(self, segment: Segment) -> bool:
-        return self._commitlog.catalog.by_ino(segment.disk, segment.ino) is segment
+        return self._commitlog.catalog.holds(segment)
 
     def _forget_record(self, file: Segment) -> None:
         """It is not known any more whether a file records the verdict on its segment."""

@@ -34,7 +34,7 @@ class Salvaged:
     def present(self) -> list[tuple[int, int]]:
         """The ranges [begin, end) of log offsets, in ascending order, as far as their segments are still there."""
         for key, (segment, _) in tuple(self._found.items()):
-            if self._commitlog.catalog.by_ino(segment.disk, segment.ino) is not segment:
+            if not self._commitlog.catalog.holds(segment):
                 del self._found[key]
         return sorted(offsets for found in self._found.values() for offsets in self._offsets(*found))
 

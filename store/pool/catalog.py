@@ -153,7 +153,7 @@ class Catalog:
     def is_sealed(self, segment: Segment) -> bool:
         """Whether a segment of the log is not among the newest. Only a change on its disk, past the daemon, makes
         such a segment shorter than it was, be it to nothing."""
-        if self.by_ino(segment.disk, segment.ino) is not segment:
+        if not self.holds(segment):
             return False
         return segment not in self.newest(NEWEST_KEPT)
 
@@ -176,6 +176,10 @@ class Catalog:
             return None
         segment = self._segments[index]
         return segment if log_offset - segment.base_offset < self.segment_size else None
+
+    def holds(self, segment: Segment) -> bool:
+        """Whether this file is a segment of the log now, and no other one of the same inode."""
+        return self.by_ino(segment.disk, segment.ino) is segment
 
     def by_ino(self, disk: DiskNumber, ino: int) -> Segment | None:
         inos = self._by_ino.get(disk)
@@ -239,7 +243,7 @@ class Catalog:
 
     def record_checksum(self, segment: Segment, *, is_valid: bool) -> None:
         """Whether a segment has a checksum of its content. Nothing for a file that is not in the catalog."""
-        if self.by_ino(segment.disk, segment.ino) is not segment:
+        if not self.holds(segment):
             return
         if is_valid:
             self._without_checksum[segment.disk].discard(segment.base_offset)
@@ -292,7 +296,7 @@ class Catalog:
 
     def remove(self, segment: Segment) -> None:
         """Raises KeyError if this segment is not in the catalog."""
-        if self.by_ino(segment.disk, segment.ino) is not segment:
+        if not self.holds(segment):
             raise KeyError(segment.base_offset)
         index = bisect_left(self._bases, segment.base_offset)
         before, after = self._neighbours(index, index + 1)
@@ -307,7 +311,7 @@ class Catalog:
     def replace(self, segment: Segment, copy: Segment) -> None:
         """`copy` is the segment from now on. Raises KeyError if `segment` is not in the catalog, ValueError if the
         copy's inode is taken."""
-        if self.by_ino(segment.disk, segment.ino) is not segment:
+        if not self.holds(segment):
             raise KeyError(segment.base_offset)
         self._record_ino(copy)
         if copy.disk != segment.disk:

@@ -312,7 +312,7 @@ class CommitLog:
         is_written = size_changes or mtime_of(attributes) != mtime_of(file.attributes)
         file.attributes = attributes
         file.size_change = SizeChange.NONE
-        if size_changes and self.catalog.by_ino(file.disk, file.ino) is file:
+        if size_changes and self.catalog.holds(file):
             self.catalog.record_size(file)
             self._are_losses_checked = False
         if is_written:
