@@ -89,11 +89,11 @@ class Feed:
     def _run(self) -> None:
         while True:
             self._requested.wait()
+            self._requested.clear()
             if self._is_closed:
                 os.close(self._awaited)
                 os.close(self._answered)
                 return
-            self._requested.clear()
             began_s = time.monotonic()
             self.answer = self._ask()
             self.asked_s = None

@@ -1,6 +1,7 @@
 """How often the thread of `top` asks."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,9 +33,13 @@ def pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def feed(pauses: list[float]) -> Iterator[Feed]:
+    """Its thread ends before the clock of its pauses becomes another test's."""
+    others = set(threading.enumerate())
     made = Feed(Target(NAME), NAME)
+    (thread,) = set(threading.enumerate()) - others
     yield made
     made.close()
+    thread.join()
 
 
 def ask_three_times(feed: Feed) -> None:
