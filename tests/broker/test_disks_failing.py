@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from support.brokers import Stand, appending, fill, roll, send_all, wait_until
 from support.pools import MIB
-from support.timings import PATIENT_REQUESTS
 
 from commitlogfs.bench.rocketmq import Broker
 
@@ -17,9 +16,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.mounted, pytest.mark.root]
 
 @pytest.fixture(scope="module")
 def stand(module_stand) -> Stand:
-    stand = module_stand(
-        ("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB, variables=dict(PATIENT_REQUESTS)
-    )
+    stand = module_stand(("ext4", "xfs", "ext4"), segment_size=2 * MIB, disk_bytes=512 * MIB)
     stand.pool.init()
     stand.pool.start()
     return stand

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 from support.brokers import IDLE_S, Stand, check_all, complaints, line_count, mapped_segments, send_all, wait_until
 from support.pools import MIB
-from support.timings import PATIENT_REQUESTS
 
 from commitlogfs.bench import rocketmq
 from commitlogfs.bench.rocketmq import Broker
@@ -18,9 +17,7 @@ COUNT = 100_000
 
 @pytest.fixture(scope="module")
 def stand(module_stand) -> Stand:
-    stand = module_stand(
-        ("ext4", "xfs", "ext4"), segment_size=16 * MIB, disk_bytes=1024 * MIB, variables=dict(PATIENT_REQUESTS)
-    )
+    stand = module_stand(("ext4", "xfs", "ext4"), segment_size=16 * MIB, disk_bytes=1024 * MIB)
     stand.pool.init()
     stand.pool.start()
     return stand

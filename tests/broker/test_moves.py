@@ -14,7 +14,6 @@ from support.brokers import Stand, appending, check_all, complaints, roll, send_
 from support.faults import FaultPlan
 from support.kept import KeptMount
 from support.pools import MIB, PoolMount
-from support.timings import PATIENT_REQUESTS
 
 from commitlogfs.console.errors import UnreachableError
 
@@ -31,8 +30,7 @@ def stand(new_stand: Callable[..., Stand]) -> Stand:
 
 
 def born(new_stand: Callable[..., Stand], disk_bytes: int) -> Stand:
-    disks = ("ext4", "xfs", "ext4", "xfs")
-    stand = new_stand(disks, segment_size=2 * MIB, disk_bytes=disk_bytes, variables=dict(PATIENT_REQUESTS))
+    stand = new_stand(("ext4", "xfs", "ext4", "xfs"), segment_size=2 * MIB, disk_bytes=disk_bytes)
     stand.pool.init()
     return stand
 

@@ -11,6 +11,7 @@ from typing import Any
 from support.flaky_disks import AgeingDisk, BadBlocksDisk, FlakyDisk
 from support.loop_disks import DiskFarm, LoopDisk
 from support.pools import MIB, PoolMount
+from support.timings import PATIENT_REQUESTS
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench import rocketmq
@@ -68,12 +69,14 @@ def make_stand(
     **options: Any,
 ) -> Iterator[Stand]:
     """Disks made, pool described but not yet born. Those whose number (0, 1, ...) is in `flaky` are FlakyDisks, in
-    `bad_blocks` BadBlocksDisks, in `ageing` AgeingDisks."""
+    `bad_blocks` BadBlocksDisks, in `ageing` AgeingDisks. Without any of these, a request is late only because the
+    machine is busy, so that it gets the time of PATIENT_REQUESTS."""
     kinds = {
         **dict.fromkeys(flaky, FlakyDisk),
         **dict.fromkeys(bad_blocks, BadBlocksDisk),
         **dict.fromkeys(ageing, AgeingDisk),
     }
+    variables = {} if kinds else PATIENT_REQUESTS
     workdir.mkdir(exist_ok=True)
     with DiskFarm(workdir / "disks") as farm:
         wanted = sizes or [disk_bytes] * len(fstypes)
@@ -82,6 +85,7 @@ def make_stand(
             for number, (fstype, size) in enumerate(zip(fstypes, wanted, strict=True))
         ]
         pool = PoolMount(workdir, [disk.path / "commitlog" for disk in disks], segment_size, **options)
+        pool.variables = variables | pool.variables
         stand = Stand(disks, pool, names)
         try:
             yield stand
