@@ -121,6 +121,7 @@ def test_a_verdict_goes_with_a_move(filled: KeptMount) -> None:
     assert found[pool.path(other).name]["messages"][0]["queue_offset"] == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["kill", "restart"])
 def test_a_run_is_not_complete_without_a_segment_that_a_drain_has_moved(filled: KeptMount, how: str) -> None:
     """The run gives way to the drain: what is moved until the daemon ends was not read."""
