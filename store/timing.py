@@ -145,8 +145,9 @@ class CheckTiming:
     child_end_s: float = 0.2
     look_s: float = 5.0
     """How long one check of a disk's path waits for an answer; the next one takes the same answer."""
-    hung_s: float = 3.0
-    """A thread that waits for a disk as long holds its process."""
+    hung_s: float = 2.0
+    """A thread that waits for a disk as long holds its process. A request asks for that, and then it gives a disk
+    MemberTiming.record_s, or a successor DaemonTiming.successor_s."""
     hung_look_s: float = 0.1
     """Time between two looks whether threads wait."""
 
@@ -167,6 +168,8 @@ class MemberTiming:
 
     record_s: float = 2.0
     """How long a change waits for one step on a disk. Two of them fit into the patience of a command."""
+    answer_s: float = 0.2
+    """Time of a request that is left for its answer: a change that might take longer is refused."""
     retry_s: float = 30.0
     compare_s: float = 1.0
     """Time between two comparisons of the list with the log."""
@@ -329,7 +332,7 @@ class DaemonTiming:
     """Time for the answers to others that have requested the same hand-over."""
     hand_over_s: float = 3.0
     """A daemon that has not ended by then stays."""
-    successor_s: float = 3.0
+    successor_s: float = 2.5
     """A successor that takes longer to load is started as usual, when this process has ended."""
     free_s: float = 2.5
     """How long an answer waits until a slow disk has freed closed files. Together with MemberTiming.record_s for

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import trio
+
 from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.location.control_socket import Request, answer_or_refuse
 from commitlogfs.store.disks.disk import DiskState
@@ -17,13 +19,16 @@ async def answer(parts: Parts, change: Request, request: dict[str, Any]) -> dict
 
 async def record(parts: Parts, membership: Membership, *, dry_run: bool) -> list[str]:
     """Let the list take effect. Returns the paths of writable disks that lag. Raises PoolError, with the former
-    list back, if no disk can record it."""
+    list back, if no disk can record it, or if the peer might not wait for that: it would report a failure."""
     commitlog = parts.commitlog
     former = commitlog.membership
     commitlog.require_recordable(membership)
     if dry_run:
         return []
-    lagging = await parts.member_records.change(membership, commitlog.timing.members.record_s)
+    timing = commitlog.timing.members
+    if trio.current_effective_deadline() - trio.current_time() < timing.record_s + timing.answer_s:
+        raise PoolError("the disks have answered too late; nothing has changed; repeat the command")
+    lagging = await parts.member_records.change(membership, timing.record_s)
     if membership.generation in commitlog.recorded.values():
         return [disk.path for disk in lagging if disk.state is DiskState.RW]
     await parts.member_records.change(former.instead_of(membership), 0.0)

@@ -64,11 +64,13 @@ def test_times_that_contradict_each_other_are_refused(section: type, shorter: st
 
 def test_the_defaults_fit_into_the_patience_of_those_who_wait() -> None:
     """As the docstrings of the times say. A broker and a control client wait 5 s."""
-    requests, members = DEFAULT.requests, DEFAULT.members
+    requests, members, hung_s = DEFAULT.requests, DEFAULT.members, DEFAULT.checks.hung_s
     assert requests.create_s < BROKER_S
     assert requests.prepare_s + requests.remove_s <= BROKER_S
     assert 2 * members.record_s < PEER_TIMEOUT_S
     assert members.record_s + DEFAULT.daemon.free_s < PEER_TIMEOUT_S
+    assert hung_s + members.record_s < PEER_TIMEOUT_S
+    assert hung_s + DEFAULT.daemon.successor_s < PEER_TIMEOUT_S
 
 
 def test_only_differences_are_in_the_variable() -> None:

@@ -229,6 +229,26 @@ def test_a_cancellation_is_logged_although_a_disk_delays_its_answer(
         trio.run(task, parts)
 
 
+def test_no_change_begins_without_time_for_its_record(workdir: Path) -> None:
+    """Its peer would give up, and report an error for what has been recorded."""
+    late_s = PATIENT.members.record_s / 2
+    with open_parts(workdir) as parts:
+
+        async def task() -> dict[str, Any]:
+            await parts.usage.refresh(0.0)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(parts.member_records.run)
+                with trio.fail_after(late_s):
+                    answer = await _ask(parts, "disk-cordon", disk=str(LEAVING))
+                nursery.cancel_scope.cancel()
+            return answer
+
+        before = parts.commitlog.membership
+        answer = trio.run(task, clock=trio.testing.MockClock())
+        assert answer.get("refused", "").endswith("nothing has changed; repeat the command")
+        assert parts.commitlog.membership == before
+
+
 # --- beside a disk that hangs ----------------------------------------------------------------------------
 
 HUNG = DiskNumber(2)
