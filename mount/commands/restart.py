@@ -8,7 +8,7 @@ import typer
 from commitlogfs.console import settings
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.location import control_socket
-from commitlogfs.mount.location.replacement import replace_daemon
+from commitlogfs.mount.location.replacement import replace_daemon, require_replaceable
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.preflight.successor_check import check_configuration
 
@@ -50,6 +50,7 @@ def restart(
     if not force:
         check_configuration(target, degraded=degraded)
     if dry_run:
+        require_replaceable(target, force=force)
         _show_plan(control_socket.ask(target.socket, "status"), wants_json)
         return
     done = replace_daemon(target, timeout, force=force)
@@ -69,5 +70,5 @@ def _show_plan(document: dict[str, Any], wants_json: bool) -> None:
     typer.echo(
         f"{document['name']}: daemon {pid} would answer the requests that it has taken and end; another one would "
         f"take over {document['mountpoint']} and its {document['segments']['count']:,} segments. "
-        "Nothing is unmounted. It is refused if the mount has no keeper."
+        "Nothing is unmounted. The installed program has not been loaded."
     )

@@ -53,6 +53,11 @@ class HandOver:
             reason = await self._decide(force=is_forced)
             return {"refused": reason} if reason else Reply({"pid": os.getpid()}, self._begin)
 
+    async def plan(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The control verb of a dry run: as `answer`, but the daemon continues, and no program is loaded."""
+        reason = await self._why_refused(force=request_fields.flag(request, "force"))
+        return {"refused": reason} if reason else {"pid": os.getpid()}
+
     async def begin(self) -> str:
         """Hand over without a request; why not, or empty."""
         async with self._asking:
@@ -65,10 +70,7 @@ class HandOver:
 
     async def _decide(self, *, force: bool) -> str:
         """Why the daemon does not hand over; empty if it will."""
-        reason = self._why_no_takeover()
-        if reason:
-            return f"{reason}; correct that and repeat, or stop the broker, unmount and mount again"
-        reason = "" if force else await self._why_not_now()
+        reason = await self._why_refused(force=force)
         if reason:
             return reason
         loaded = await trio.to_thread.run_sync(successor.prepare, self._timing.successor_s)
@@ -76,6 +78,13 @@ class HandOver:
             return "the program as it is installed now does not start; see the daemon's log"
         self._is_decided = True
         return ""
+
+    async def _why_refused(self, *, force: bool) -> str:
+        """Why the daemon would not hand over, as far as it knows that without a successor."""
+        reason = self._why_no_takeover()
+        if reason:
+            return f"{reason}; correct that and repeat, or stop the broker, unmount and mount again"
+        return "" if force else await self._why_not_now()
 
     def _begin(self) -> None:
         trio.lowlevel.spawn_system_task(self._hand_over)

@@ -200,6 +200,7 @@ class ServedMount:
             **restore_verbs(self._parts),
             **scrub_verbs(self._parts),
             "restart": self._hand_over.answer,
+            "restart-plan": self._hand_over.plan,
         }
         try:
             async with trio.open_nursery() as nursery:

@@ -35,7 +35,7 @@ UNKNOWN_REQUEST = "this daemon does not know the request"
 ASKED_AGAIN = frozenset(
     {
         *("status", "segments", "locate", "metrics", "decisions", "retention", "rebalance-plan"),
-        *("disk-content", "restore-plan", "restart"),
+        *("disk-content", "restore-plan", "restart-plan", "restart"),
     }
 )
 """Verbs of requests that are sent to the next daemon if the former one ends without an answer. All but `restart`

@@ -30,10 +30,7 @@ def replace_daemon(target: Target, timeout_s: float, *, force: bool = False) -> 
     daemon does not hand over; AbsentError if no successor answers within `timeout_s`.
     """
     started = time.monotonic()
-    answer = control_socket.ask(target.socket, "restart", force=force)
-    if "refused" in answer:
-        raise RefusedError(f"{target.name}: not restarted: {answer['refused']}")
-    former: int = answer["pid"]
+    former = _ask(target, "restart", force=force)
     with waiting_line(f"{target.name}: daemon {former} has handed over, waiting for its successor"):
         pid = _wait_for_successor(target, former, started + timeout_s)
     if pid is None:
@@ -42,6 +39,22 @@ def replace_daemon(target: Target, timeout_s: float, *, force: bool = False) -> 
             "wait; see the daemon's log for the reason"
         )
     return Replaced(former, pid, time.monotonic() - started)
+
+
+def require_replaceable(target: Target, *, force: bool = False) -> None:
+    """Raises as `replace_daemon` if the daemon would not hand over now. Nothing is known of one of a former
+    version. The successor's program is not loaded: the standby would be another one afterwards."""
+    with contextlib.suppress(control_socket.FormerVersionError):
+        _ask(target, "restart-plan", force=force)
+
+
+def _ask(target: Target, verb: str, *, force: bool) -> int:
+    """Process id of the daemon that hands over. Raises UnreachableError, RefusedError."""
+    answer = control_socket.ask(target.socket, verb, force=force)
+    if "refused" in answer:
+        raise RefusedError(f"{target.name}: not restarted: {answer['refused']}")
+    pid: int = answer["pid"]
+    return pid
 
 
 def _wait_for_successor(target: Target, former: int, deadline: float) -> int | None:

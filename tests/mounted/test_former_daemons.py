@@ -44,6 +44,12 @@ def test_what_it_reports_is_shown(former: PoolMount) -> None:
         assert "disk0" in ran.out
 
 
+def test_a_dry_run_of_its_replacement_says_what_is_known(former: PoolMount) -> None:
+    ran = former.cli("restart", former.name, "--dry-run")
+    assert (ran.status, ran.err) == (0, "")
+    assert "another one would take over" in ran.out
+
+
 def test_what_it_does_not_know_is_said_in_one_line(former: PoolMount) -> None:
     for verb in (("explain", "create"), ("rebalance", "status"), ("scrub", "status"), ("disk", "cordon", "1")):
         ran = former.cli(*verb, former.name)

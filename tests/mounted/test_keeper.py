@@ -218,8 +218,9 @@ def test_a_restart_to_another_segment_size_is_refused(kept: Kept):
     assert "unmount" not in ran.err
 
 
-def test_restart_where_nobody_keeps_the_descriptors(mounted: PoolMount):
-    ran = mounted.cli("restart", mounted.name)
+@pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=["restart", "dry-run"])
+def test_restart_where_nobody_keeps_the_descriptors(mounted: PoolMount, options: list[str]):
+    ran = mounted.cli("restart", mounted.name, *options)
     assert ran.status == 4, ran.err
     assert "not restarted" in ran.err
     assert mounted.status()["daemon"]["pid"] == mounted.daemon.pid

@@ -174,6 +174,7 @@ REQUESTS: dict[str, dict[str, str]] = {
     "restore-state": {"base_offset": "number"},
     "restore-cancel": {"base_offset": "number", "token": "text"},
     "restart": {"force": "flag"},
+    "restart-plan": {"force": "flag"},
 }
 RIGHT_VALUES: dict[str, object] = {
     "disk": 1,

@@ -53,8 +53,9 @@ class Pool:
         return document["daemon"]["pid"], document["members"], self.mount.config.read_bytes(), lists
 
     def require_refused(self, verb: str, *words: object, index: int = 1) -> None:
-        """Because the disk of this index does not answer."""
-        ran = self.cli(verb, *words)
+        """Because the disk of this index does not answer. A dry run says the same."""
+        dry, ran = self.cli(verb, *words, "--dry-run"), self.cli(verb, *words)
+        assert (dry.status, dry.err) == (ran.status, ran.err), (verb, words, dry.out, dry.err)
         assert (ran.status, ran.err.count("\n")) == (REFUSED, 1), (verb, words, ran.out, ran.err)
         assert f"{self.mount.disks[index]}: does not answer this daemon" in ran.err
         assert "repair or detach that disk" in ran.err

@@ -316,10 +316,13 @@ def test_the_daemon_does_not_hand_over_beside_a_disk_that_hangs(workdir: Path, f
             "/mnt", lambda: "", parts.disk_places.why_not_handed_over, lambda: None, DaemonTiming()
         )
 
-        async def task() -> tuple[bool, str]:
+        async def task() -> tuple[bool, str, str]:
             _hang(parts)
+            planned = await hand_over.plan({"force": force})
             answer = await hand_over.answer({"force": force})
-            return isinstance(answer, Reply), await hand_over.begin() if not force else ""
+            reason = await hand_over.begin() if not force else ""
+            return isinstance(answer, Reply), reason, planned.get("refused", "")
 
-        begins, reason = trio.run(task)
+        begins, reason, planned_reason = trio.run(task)
         assert (begins, "does not answer this daemon" in reason) == (force, not force)
+        assert planned_reason == reason
