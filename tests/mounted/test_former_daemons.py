@@ -1,5 +1,6 @@
 """Commands of this version beside a daemon of a former one, which reports less and knows fewer verbs."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -28,11 +29,14 @@ def former(make_pool: Callable[..., PoolMount]) -> Iterator[PoolMount]:
     for disk in status["disks"]:
         for part in LATER_OF_A_DISK:
             del disk[part]
+    status["daemon"]["takeover_available"] = True
+    prepared = {"number": 4, "path": os.fspath(pool.workdir / "new"), "filesystem": "ext4", "is_new": True}
+    prepared |= {"total_bytes": 1 << 30, "available_bytes": 1 << 30, "warnings": []}
     with ExitStack() as stack:
         for suffix in (".sock", ".stat"):
             path = pool.runtime / f"{pool.name}{suffix}"
             path.unlink(missing_ok=True)
-            answers = {"status": status, "segments": segments, "metrics": metrics}
+            answers = {"status": status, "segments": segments, "metrics": metrics, "disk-prepare": prepared}
             stack.enter_context(scripted_daemon(path, **answers))
         yield pool
 
@@ -51,7 +55,10 @@ def test_a_dry_run_of_its_replacement_says_what_is_known(former: PoolMount) -> N
 
 
 def test_what_it_does_not_know_is_said_in_one_line(former: PoolMount) -> None:
-    for verb in (("explain", "create"), ("rebalance", "status"), ("scrub", "status"), ("disk", "cordon", "1")):
+    new = os.fspath(former.workdir / "new")
+    verbs = [("explain", "create"), ("rebalance", "status"), ("scrub", "status"), ("disk", "cordon", "1")]
+    verbs += [("disk", "add", new, "--dry-run"), ("disk", "replace", "1", new)]  # the room on the new disk
+    for verb in verbs:
         ran = former.cli(*verb, former.name)
         assert ran.status == ExitCode.REFUSED, verb
         assert ran.err == "commitlogfs: test: its daemon is of a former version; `commitlogfs restart test`\n"
