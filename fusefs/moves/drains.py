@@ -7,12 +7,11 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
 
 import trio
 
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
-from commitlogfs.fusefs.moves.mover import FormerFileError, Hindrance, Mover, MoveStoppedError
+from commitlogfs.fusefs.moves.mover import Cause, FormerFileError, Hindrance, Mover, MoveStoppedError
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
 from commitlogfs.store.errors import (
@@ -30,8 +29,6 @@ from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.segment import BaseOffset
 
 log = logging.getLogger(__name__)
-
-_SALVAGE: Final = "repair it, or save what can be read (`disk drain --failing`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +172,7 @@ class Drains:
             return None
         for segment in self.waiting(disk):
             if not _may_leave(disk, salvages):
-                return Hindrance(disk.path, f"nothing can be removed there; {_SALVAGE}")
+                return Hindrance(Cause.DISK_KEEPS_ALL, disk.path)
             failure = self._failures.get((segment.disk, segment.ino))
             of_segment = self._mover.hindrance(segment) or (None if failure is None else failure.hindrance)
             if of_segment is None:
@@ -243,9 +240,9 @@ class Drains:
             is_damaged = is_unreadable or is_rotten
             pause_s = self._timing.unreadable_retry_s if is_damaged else self._timing.retry_s
             about = error.disk if isinstance(error, DiskError | FormerFileError) else disk.path
-            self._failures[segment.disk, segment.ino] = _Failure(
-                self._commitlog.clock.monotonic() + pause_s, Hindrance(about, str(error), segment.name)
-            )
+            hindrance = Hindrance(Cause.FAILED, about, segment.name, str(error))
+            retry_at_s = self._commitlog.clock.monotonic() + pause_s
+            self._failures[segment.disk, segment.ino] = _Failure(retry_at_s, hindrance)
             if is_unreadable:
                 self._unreadable.add((segment.disk, segment.ino))
             self.last_error = str(error)

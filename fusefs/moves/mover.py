@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 from typing import Final, TypeVar
 
@@ -67,15 +68,29 @@ class FormerFileError(StoreError):
         self.disk = disk
 
 
+class Cause(Enum):
+    """Why a segment, or each segment of a disk, is not moved now (in words: mount/status/moves.py)."""
+
+    DISK_KEEPS_ALL = auto()
+    """Nothing can be removed there."""
+    NAME_CHANGES = auto()
+    FORMER_FILE = auto()
+    MAY_LACK_WRITES = auto()
+    IS_WRITTEN_TO = auto()
+    NAME_UNCERTAIN = auto()
+    FAILED = auto()
+    """The last attempt has failed, and it is not yet time for the next one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Reason why a segment, or each segment of a disk, is not moved now."""
-
+    cause: Cause
     disk: str
     """Path of the disk on which its end depends."""
-    reason: str
     segment: bytes | None = None
     """Name of the segment; None if it is the same for all segments there."""
+    detail: str = ""
+    """Why the former file is still there, or the error of the last attempt."""
 
 
 @dataclass(slots=True)
@@ -323,20 +338,18 @@ class Mover:
         """The reason why a sealed segment is neither moved nor replaced now; None if it may be."""
         name, path = file.name, self._commitlog.disk_of(file).path
         if self._changes.is_in_flight(name):
-            return Hindrance(path, "an earlier change of its name is under way", name)
+            return Hindrance(Cause.NAME_CHANGES, path, name)
         for source in self._commitlog.others.sources(file.base_offset):
             if source.role is Role.MOVED:  # only the mark of this file tells that the two are one segment
-                reason = f"its former file is still there: {self._sources.why_named(source)}"
-                return Hindrance(self._commitlog.disk_of(source).path, reason, name)
+                disk, why_kept = self._commitlog.disk_of(source).path, self._sources.why_named(source)
+                return Hindrance(Cause.FORMER_FILE, disk, name, why_kept)
         if self._may_lack_writes(file):  # the copy would have only what the disk has
-            reason = "the disk may lack what was written to it; save it, and use `commitlogfs scrub clear`"
-            return Hindrance(path, reason, name)
+            return Hindrance(Cause.MAY_LACK_WRITES, path, name)
         if self._sources.is_written_to(file):
-            return Hindrance(path, "a process that has it open may write to it", name)
+            return Hindrance(Cause.IS_WRITTEN_TO, path, name)
         uncertain = self._commitlog.names.uncertain(name)
         if uncertain is not None:
-            reason = "the disk has not shown yet whether it has a file of this name"
-            return Hindrance(self._commitlog.disks[uncertain].path, reason, name)
+            return Hindrance(Cause.NAME_UNCERTAIN, self._commitlog.disks[uncertain].path, name)
         return None
 
     def _takes_segments(self, target: DiskNumber) -> bool:

@@ -1,9 +1,9 @@
 """Moves and drains as parts of the status document."""
 
-from typing import Any
+from typing import Any, Final
 
 from commitlogfs.fusefs.assembly import Parts
-from commitlogfs.fusefs.moves.mover import OUTSIDE, Hindrance
+from commitlogfs.fusefs.moves.mover import OUTSIDE, Cause, Hindrance
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.forecast import Expiry, seconds_until_expired
 from commitlogfs.store.disks.membership import Drain, DrainMode
@@ -13,6 +13,18 @@ from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 
 PHASES = 2
 """Every byte is copied once, and read back once."""
+_REASONS: Final = {
+    Cause.DISK_KEEPS_ALL: (
+        "nothing can be removed there; repair it, or save what can be read (`disk drain --failing`)"
+    ),
+    Cause.NAME_CHANGES: "an earlier change of its name is under way",
+    Cause.FORMER_FILE: "its former file is still there: ",
+    Cause.MAY_LACK_WRITES: "the disk may lack what was written to it; save it, and use `commitlogfs scrub clear`",
+    Cause.IS_WRITTEN_TO: "a process that has it open may write to it",
+    Cause.NAME_UNCERTAIN: "the disk has not shown yet whether it has a file of this name",
+    Cause.FAILED: "",
+}
+"""The detail of a hindrance follows."""
 
 
 def moves_report(parts: Parts) -> dict[str, Any]:
@@ -66,7 +78,7 @@ def drain_report(disk: Disk, parts: Parts, ingest: float) -> dict[str, Any] | No
         and {
             "disk": hindrance.disk,
             "segment": hindrance.segment and hindrance.segment.decode(),
-            "reason": hindrance.reason,
+            "reason": _REASONS[hindrance.cause] + hindrance.detail,
         },
         "eta_seconds": _eta_s(disk, drain, on_disk, to_move, parts, ingest) if is_expected else None,
     }

@@ -125,6 +125,10 @@ def be_written_to(parts: Parts, file: Segment) -> None:
     parts.sources._written_to[file.disk, file.ino] = file
 
 
+def be_in_flight(parts: Parts, file: Segment) -> None:
+    parts.changes._in_flight.add(file.name)
+
+
 def come_from_a_missing_disk(parts: Parts, file: Segment) -> None:
     fd = os.open(place(parts, file.base_offset // file.size), os.O_RDWR)
     write_mark(fd, source_of(DiskNumber(4), unpack(file.attributes)))
@@ -137,6 +141,7 @@ def come_from_a_missing_disk(parts: Parts, file: Segment) -> None:
     [
         (lack_writes, 0, "the disk may lack what was written to it; save it, and use `commitlogfs scrub clear`"),
         (be_uncertain, 1, "the disk has not shown yet whether it has a file of this name"),
+        (be_in_flight, 0, "an earlier change of its name is under way"),
         (be_written_to, 0, "a process that has it open may write to it"),
         (
             come_from_a_missing_disk,
