@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from commitlogfs.fusefs.disks.kernel_waits import read_wait
+from commitlogfs.fusefs.disks.kernel_waits import Wait, read_wait
 from commitlogfs.store.checks.check import DiskCheck, Stage
 from commitlogfs.store.checks.place import Place
 from commitlogfs.store.disks.disk import Disk
@@ -128,6 +128,17 @@ class CheckChild:
     async def is_blocked(self, asked: Asked) -> bool:
         """Whether the thread that checks waits in the kernel, beyond the reach of signals."""
         return await trio.to_thread.run_sync(read_wait, asked.process, asked.thread) is not None
+
+    def waits(self) -> set[tuple[DiskNumber, Wait]]:
+        """Waits of checks under way in the kernel, where no signal ends them. Reads only /proc: does not block."""
+        found = set()
+        for disk, descriptor in self._descriptors.items():
+            asked = self._asked.get(descriptor)
+            if asked is not None and asked.thread and not asked.has_ended.is_set():
+                wait = read_wait(asked.process, asked.thread)
+                if wait is not None:
+                    found.add((disk, wait))
+        return found
 
     async def _start(self) -> trio.Process:
         """Raises OSError."""

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from commitlogfs.fusefs.disks.check_child import CheckChild
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.disk_threads import OUTSIDE, DiskThreads, disk_of_thread
 from commitlogfs.fusefs.disks.kernel_waits import Wait
 from commitlogfs.store.checks.place import Place, Whereabouts, judge
 from commitlogfs.store.disks.disk import Disk, DiskState
@@ -79,9 +79,9 @@ class DiskPlaces:
         )
 
     async def _find_hung(self) -> str:
-        """Path of a disk that is unresponsive, so that the next daemon would wait for it, or that holds a thread of
-        this process, which cannot end before the disk answers; empty if there is none. The next daemon does not
-        wait for one that its path does not lead to any more."""
+        """Path of a disk that is unresponsive, or holds a check, so that the next daemon would wait for it, or what
+        holds a thread of this process, which cannot end before that answers; empty if there is none. The next
+        daemon does not wait for a disk that its path does not lead to any more."""
         at_paths = (disk for disk in self._commitlog.disks.values() if disk.number not in self._away)
         unresponsive = (disk.path for disk in at_paths if disk.is_unresponsive)
         return next(unresponsive, "") or await self._find_holding()
@@ -95,9 +95,17 @@ class DiskPlaces:
         return min((path for path, _ in waits), default="")
 
     def _waits(self) -> set[tuple[str, Wait]]:
-        """Waits of threads for disks, with the paths of these."""
-        disks = self._commitlog.disks.values()
-        return {(disk.path, wait) for disk in disks for wait in self._threads.waits(disk.number)}
+        """Waits of the threads of this process, and of checks: these find a hang that is new."""
+        disks = self._commitlog.disks
+        own = {(self._waited_for(wait), wait) for wait in self._threads.waits()}
+        return own | {(disks[disk].path, wait) for disk, wait in self._child.waits() if disk not in self._away}
+
+    def _waited_for(self, wait: Wait) -> str:
+        number = disk_of_thread(wait.name)
+        if number == OUTSIDE:
+            return "the source of a restore"
+        disk = None if number is None else self._commitlog.disks.get(number)
+        return "a filesystem outside of the pool" if disk is None else disk.path
 
     def _is_missing(self, place: Place) -> bool:
         """Whether a disk lies there that is a member of the pool and not served."""

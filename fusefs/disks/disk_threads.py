@@ -1,7 +1,7 @@
 """Blocking calls in worker threads, limited for each disk, so that one hung disk cannot stop the others.
 
-The kernel knows each thread by its disk, so that a daemon can tell which disks hold the threads of one that was
-killed (mount/daemon/former_daemons.py).
+The kernel knows each thread by its disk, so that a daemon can tell which disks hold threads of its own
+(disk_places.py), and those of one that was killed (mount/daemon/former_daemons.py).
 """
 
 import contextlib
@@ -13,11 +13,13 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from commitlogfs.fusefs.disks.kernel_waits import Wait, read_wait
+from commitlogfs.fusefs.disks.kernel_waits import Wait, read_waits
 from commitlogfs.store.disks.membership import DiskNumber
 
 T = TypeVar("T")
 
+OUTSIDE: Final = DiskNumber(0)
+"""In place of a disk: where a restored segment comes from. Numbers of disks begin with 1."""
 THREADS_PER_DISK = 16
 PROMPT_THREADS = 4
 """Threads of a disk for each kind of calls that nobody waits long for."""
@@ -40,8 +42,6 @@ class DiskThreads:
     def __init__(self, disks: Iterable[DiskNumber], threads_per_disk: int = THREADS_PER_DISK) -> None:
         self._limiters = {number: trio.CapacityLimiter(threads_per_disk) for number in disks}
         self._set_aside: dict[DiskNumber, list[trio.CapacityLimiter]] = {number: [] for number in self._limiters}
-        self._under_way: dict[DiskNumber, set[int]] = {number: set() for number in self._limiters}
-        """The kernel's ids of the threads whose calls are under way."""
 
     async def run(self, disk: DiskNumber, function: Callable[[], T]) -> T:
         """Result of `function`, however long it takes."""
@@ -89,36 +89,21 @@ class DiskThreads:
             for number, limiter in self._limiters.items()
         }
 
-    def is_working(self, disk: DiskNumber) -> bool:
-        """Whether a thread makes a call on a disk."""
-        return bool(self._under_way[disk])
-
-    def waits(self, disk: DiskNumber) -> set[Wait]:
-        """Waits of calls on a disk in the kernel, where no signal ends them. Reads only /proc: does not block."""
-        found = (read_wait(os.getpid(), thread) for thread in frozenset(self._under_way[disk]))
-        return {wait for wait in found if wait is not None}
+    def waits(self) -> set[Wait]:
+        """Waits of the threads of this process in the kernel, where no signal ends them: those of disks, and all
+        others. Reads only /proc: does not block."""
+        return read_waits(os.getpid())
 
     async def _call(
         self, disk: DiskNumber, limiter: trio.CapacityLimiter, function: Callable[[], T], *, may_be_abandoned: bool
     ) -> T:
         """The one place where a call waits for a disk."""
         return await trio.to_thread.run_sync(
-            self._known(disk, function),
+            function,
             limiter=limiter,
             abandon_on_cancel=may_be_abandoned,
             thread_name=_thread_name(disk),
         )
-
-    def _known(self, disk: DiskNumber, function: Callable[[], T]) -> Callable[[], T]:
-        def work() -> T:
-            under_way, thread = self._under_way[disk], threading.get_native_id()
-            under_way.add(thread)
-            try:
-                return function()
-            finally:
-                under_way.discard(thread)
-
-        return work
 
 
 class FirstTaker:

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import trio
 
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.disk_threads import OUTSIDE, DiskThreads
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
@@ -48,9 +48,6 @@ from commitlogfs.store.slowness.load import THIS_MACHINE, Machine, MachineLoad
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-OUTSIDE: Final = DiskNumber(0)
-"""In place of a disk: where a restored segment comes from. Numbers of disks begin with 1."""
 
 
 class MoveStoppedError(StoreError):

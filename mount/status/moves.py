@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from commitlogfs.fusefs.assembly import Parts
-from commitlogfs.fusefs.moves.mover import OUTSIDE, Cause, Hindrance
+from commitlogfs.fusefs.disks.disk_threads import OUTSIDE
+from commitlogfs.fusefs.moves.mover import Cause, Hindrance
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.forecast import Expiry, seconds_until_expired
 from commitlogfs.store.disks.membership import Drain, DrainMode

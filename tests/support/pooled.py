@@ -1,6 +1,7 @@
 """An open CommitLog on plain directories, with the parts of fusefs around it but without a mount."""
 
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ import trio
 from support.waiting import eventually
 
 from commitlogfs.fusefs import assembly
+from commitlogfs.fusefs.disks.disk_threads import disk_of_thread
 from commitlogfs.fusefs.files.creation import Creation
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.observer import SilentObserver
@@ -66,6 +68,11 @@ PATIENT = Timing(
 )
 """No request gives up: on a busy machine, a disk that is well may be late. A create has several limits one after
 the other, and so has a change of size."""
+
+
+def works_on_a_disk() -> bool:
+    """Whether a thread of this process makes a call on a disk."""
+    return any(disk_of_thread(thread.name) is not None for thread in threading.enumerate())
 
 
 def segment(parts: "Parts", index: int) -> Segment:
@@ -142,7 +149,7 @@ class Parts(assembly.Parts):
     def close(self) -> None:
         # A thread that a cancelled task has left behind would write to a file of the next test, because the kernel
         # gives the number of its descriptor to another one.
-        eventually(lambda: not any(map(self.threads.is_working, self.commitlog.disks)))
+        eventually(lambda: not works_on_a_disk())
         super().close()
         self.commitlog.close()
 

@@ -3,17 +3,25 @@
 import os
 import shutil
 import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
-from support.pooled import open_parts
+from support.kernel_waits import process_in_kernel, wait_in_kernel
+from support.pooled import PATIENT, Parts, open_parts
 from support.waiting import PATIENCE_S, until
 
-from commitlogfs.fusefs.disks.check_child import CheckChild
+from commitlogfs.fusefs.disks.check_child import Asked, CheckChild
 from commitlogfs.fusefs.disks.disk_places import DiskPlaces
-from commitlogfs.fusefs.disks.disk_threads import DiskThreads
+from commitlogfs.fusefs.disks.disk_threads import OUTSIDE, DiskThreads
+from commitlogfs.fusefs.disks.kernel_waits import read_wait
+from commitlogfs.store.checks.check import Stage
 from commitlogfs.store.disks.disk import DiskState
+from commitlogfs.store.disks.membership import DiskNumber
+
+SOON_HUNG = replace(PATIENT, checks=replace(PATIENT.checks, hung_s=0.2, hung_look_s=0.02))
 
 
 @pytest.mark.parametrize(
@@ -68,6 +76,77 @@ def test_a_thread_that_rests_prevents_no_hand_over(workdir: Path) -> None:
                 go_on.set()
 
     trio.run(main)
+
+
+Work = Callable[[Parts, Callable[[], None]], Awaitable[object]]
+"""Calls a function in a thread."""
+
+
+async def on_a_disk(parts: Parts, function: Callable[[], None]) -> None:
+    await parts.threads.run(DiskNumber(2), function)
+
+
+async def on_the_source_of_a_restore(parts: Parts, function: Callable[[], None]) -> None:
+    await parts.mover._outside.run(OUTSIDE, function)
+
+
+async def elsewhere(parts: Parts, function: Callable[[], None]) -> None:
+    await parts.threads.aside(function)
+
+
+@pytest.mark.parametrize(
+    ("work", "named"),
+    [
+        (on_a_disk, "disk2"),
+        (on_the_source_of_a_restore, "the source of a restore"),
+        (elsewhere, "a filesystem outside of the pool"),
+    ],
+)
+def test_a_thread_that_waits_prevents_a_hand_over(workdir: Path, work: Work, named: str) -> None:
+    """Its process would not end. Nothing else has found that yet."""
+    threads: list[int] = []
+
+    async def main() -> None:
+        with open_parts(workdir, timing=SOON_HUNG) as parts:
+            async with trio.open_nursery() as nursery:
+                with wait_in_kernel(workdir) as wait:
+
+                    def wait_there() -> None:
+                        threads.append(threading.get_native_id())
+                        wait()
+
+                    nursery.start_soon(work, parts, wait_there)
+                    await until(lambda: bool(threads) and read_wait(os.getpid(), threads[0]) is not None)
+                    reason = await parts.disk_places.why_not_handed_over()
+                    assert reason.partition(":")[0].endswith(named)
+            assert not await parts.disk_places.why_not_handed_over()
+
+    trio.run(main)
+
+
+def test_a_check_that_waits_prevents_a_hand_over(workdir: Path) -> None:
+    """Long before its disk counts as unresponsive: the next daemon would wait there, too. Unless its path leads
+    elsewhere."""
+
+    async def main() -> None:
+        with open_parts(workdir, timing=SOON_HUNG) as parts, process_in_kernel(workdir) as process:
+            await until(lambda: read_wait(process, process) is not None)
+            disk = parts.commitlog.disks[DiskNumber(2)]
+            places = DiskPlaces(parts.commitlog, Checking(disk.number, process), parts.threads)
+            assert (await places.why_not_handed_over()).startswith(f"{disk.path}: does not answer this daemon")
+            places._away[disk.number] = 1
+            assert not await places.why_not_handed_over()
+
+    trio.run(main)
+
+
+class Checking(CheckChild):
+    """Its only thread checks a disk."""
+
+    def __init__(self, disk: DiskNumber, process: int) -> None:
+        super().__init__([], SOON_HUNG.checks)
+        self._descriptors[disk] = 0
+        self._asked[0] = Asked(process, stage=Stage.READING, thread=process)
 
 
 def test_a_disk_that_hangs_and_is_back_elsewhere_prevents_no_hand_over(workdir: Path) -> None:

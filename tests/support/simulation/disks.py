@@ -259,11 +259,8 @@ class SimulatedThreads(DiskThreads):
         begun_s = min((call.began_s for call in self._calls[disk]), default=None)
         return 0.0 if begun_s is None else self._clock.monotonic() - begun_s
 
-    def is_working(self, disk: DiskNumber) -> bool:
-        return bool(self._calls[disk])
-
-    def waits(self, disk: DiskNumber) -> set[Wait]:
-        return {Wait(id(call), 0) for call in self._calls[disk]}
+    def waits(self) -> set[Wait]:
+        return {Wait(id(call), f"disk-{number}", 0) for number, calls in self._calls.items() for call in calls}
 
     async def _call(
         self, disk: DiskNumber, limiter: trio.CapacityLimiter, function: Callable[[], T], *, may_be_abandoned: bool
@@ -376,6 +373,9 @@ class SimulatedChild(CheckChild):
     async def is_blocked(self, asked: Asked) -> bool:
         await trio.lowlevel.checkpoint()
         return id(asked) in self._under_way and self._simulated[self._under_way[id(asked)]].hangs
+
+    def waits(self) -> set[tuple[DiskNumber, Wait]]:
+        return {(disk, Wait(asked, "check", 0)) for asked, disk in self._under_way.items()}
 
     async def look(self, path: str, patience_s: float) -> Place | None:
         disk = self._machine.by_path.get(path)
