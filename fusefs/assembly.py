@@ -80,12 +80,12 @@ class Parts:
         disks = files_of_disks(commitlog.disks.values(), self.threads, observer, clock, timing.requests)
         self.disk_files = disks
         self.to_free = Reminders(commitlog.disks)
-        self.verdicts = Verdicts(commitlog, self.threads)
+        self.changes = NameChanges(commitlog, disks, self.background)
+        self.verdicts = Verdicts(commitlog, self.threads, self.changes.is_in_flight)
         self.lost_writes = LostWrites(commitlog, self.threads, observer, self.member_records, self.verdicts)
         self.handles = Handles(
             commitlog, disks, self.threads, self.backing, self.to_free, self.lost_writes.release, kernel.holds
         )
-        self.changes = NameChanges(commitlog, disks, self.background)
         self.attributes = BackingAttributes(commitlog, disks, self.handles, self.backing, self.changes)
         self.listing = Listing(commitlog, disks, self.attributes)
         self.sources = Sources(commitlog, disks, self.changes, self.handles, self.to_free, kernel.invalidate)

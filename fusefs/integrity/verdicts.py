@@ -9,6 +9,7 @@ repaired segment keeps its own, in case it becomes the segment again.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,7 +44,9 @@ class _Known:
 class Verdicts:
     """All calls come from the event loop."""
 
-    def __init__(self, commitlog: CommitLog, threads: DiskThreads) -> None:
+    def __init__(self, commitlog: CommitLog, threads: DiskThreads, is_in_flight: Callable[[bytes], bool]) -> None:
+        """`is_in_flight` returns whether the name of a segment is changed now: its copy may get it."""
+        self._is_in_flight = is_in_flight
         self._commitlog = commitlog
         self._timing = commitlog.timing.verdicts
         self._threads = threads
@@ -222,7 +225,7 @@ class Verdicts:
 
     async def clear(self, segment: Segment) -> bool:
         """Remove the verdict on a segment. What was sealed is still asked of it: the next scrub finds it again if
-        it differs from its checksum. Returns False if it could not be removed, or if the segment has moved
+        it differs from its checksum. Returns False if it could not be removed, or if the segment moves
         meanwhile: its copy has the verdict. A caller that is cancelled leaves the removal running."""
         return await AbandonableWork(partial(self._clear, segment)).wait()
 
@@ -240,8 +243,8 @@ class Verdicts:
 
     async def _remove(self, disk: Disk, segment: Segment) -> str:
         """Why the segment keeps its verdict; empty if it has none any more."""
-        if not self._is_present(segment):
-            return "it has moved, or left the log"
+        if not self._is_settled(segment):
+            return "it has moved, or left the log, or does so now"
         if disk.is_unresponsive:  # a thread would hold this daemon while it hangs
             return "its disk does not answer"
         kind = self.kind_of(segment)
@@ -254,10 +257,14 @@ class Verdicts:
             return str(error)
         except OSError as error:
             return str(error)
-        if self._is_present(segment):
+        if self._is_settled(segment):
             return ""
         self._forget_record(segment)
-        return "it has moved meanwhile, or left the log"
+        return "it moves, or has moved or left the log meanwhile"
+
+    def _is_settled(self, segment: Segment) -> bool:
+        """Whether no other file is the segment, or becomes it now."""
+        return self._is_present(segment) and not self._is_in_flight(segment.name)
 
     def _is_present(self, segment: Segment) -> bool:
         return self._commitlog.catalog.holds(segment)

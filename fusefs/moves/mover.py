@@ -167,11 +167,8 @@ class Mover:
         VerificationError, DiskError, OSError; the segment stays where it is then.
         """
 
-        is_damaged = False
-
         def require_wanted() -> None:
-            is_cleared = is_damaged and self._verdicts.kind_of(file) is None  # the copy would have its verdict
-            if is_cleared or not is_wanted() or not self.may_move(file) or not self._takes_segments(target):
+            if not is_wanted() or not self.may_move(file) or not self._takes_segments(target):
                 raise MoveStoppedError(f"{file.name.decode()}: its move was stopped")
 
         async with self._one_at_a_time:
@@ -179,7 +176,6 @@ class Mover:
             progress = Progress(file.name, file.size, file.disk, target)
             with self._counted(progress):
                 await self.require_only_file(file)
-                is_damaged = self._verdicts.kind_of(file) is not None
                 copy = await self._open_source(file, salvages=salvages)
                 try:
                     copy.require_size(self._commitlog.segment_size)

@@ -200,7 +200,8 @@ def clear(
         settings.say(f"{target.name}: {_describe_cleared(answer, verb)}")
     files = answer.get("not_removed", ())  # a daemon of a former version has none
     for name in answer["kept"]:
-        typer.echo(f"{name}: its disk could not remove the verdict; see `dmesg`, and repeat the command", err=True)
+        text = "its verdict could not be removed: it moves at this moment, or see `dmesg`; repeat the command"
+        typer.echo(f"{name}: {text}", err=True)
     pending = answer.get("pending", ())
     if pending:
         text = f"{count_of(len(pending), 'segment')} left; the daemon continues: repeat the command"

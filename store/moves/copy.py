@@ -280,6 +280,8 @@ class SegmentCopy:
             now = unpack(stat_fd(self._source))
             if _moving_attributes(now) != _moving_attributes(self._sealed):
                 raise SegmentChangedError(f"{name.decode()}: was changed while it was copied")
+            if self._has_cleared_record():
+                raise SegmentChangedError(f"{name.decode()}: its verdict was cleared while it was copied")
             if self._restored is None and now.atime_ns != self._sealed.atime_ns:  # by a reader, or by utimes
                 os.utime(self._target, ns=(now.atime_ns, now.mtime_ns))
             published = allocate.publish(self._target_dirfd, self._target, name)
@@ -288,6 +290,15 @@ class SegmentCopy:
             except OSError as error:
                 raise UncertainPublishError(f"{name.decode()}: its name may be lost ({error})") from error
             return published
+
+    def _has_cleared_record(self) -> bool:
+        """Whether the copy has a record of damage that was removed from its source since."""
+        with contextlib.suppress(OSError):  # they were read when the copy began
+            present = os.listxattr(self._source)
+            if self.verdict and layout.XATTR_VERDICT not in present:
+                return True
+            return self._former_unreadable is not None and layout.XATTR_UNREADABLE not in present
+        return False
 
     def close(self) -> None:
         """A call that begins afterwards fails with EBADF."""

@@ -164,7 +164,8 @@ def test_a_source_that_a_former_daemon_left_has_its_verdict_when_it_is_put_back(
             await parts.attributes.refresh(source)
             await parts.mover.move(source, DiskNumber(1), lambda: 0, lambda: True)
             await parts.sources.finish()
-            parts.verdicts = Verdicts(parts.commitlog, parts.threads)  # those of the next daemon
+            is_in_flight = parts.changes.is_in_flight
+            parts.verdicts = Verdicts(parts.commitlog, parts.threads, is_in_flight)  # those of the next daemon
             verdicts, found = parts.verdicts, Verdict(Kind.UNREADABLE, 5, (Range(0, 200),))
             path = parts.directories[source.disk - 1] / os.fsdecode(source.path)
             os.setxattr(path, layout.XATTR_VERDICT, format_verdict(found))

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,11 @@ from commitlogfs.fusefs.integrity import verdicts as verdicts_module
 from commitlogfs.fusefs.integrity.scrub import Scrub, _Worker
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
 from commitlogfs.fusefs.kernel.observer import SilentObserver
-from commitlogfs.fusefs.moves.mover import MoveStoppedError
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskFailedError, PoolError, SegmentChangedError
+from commitlogfs.store.errors import DiskError, DiskFailedError, PoolError, SegmentChangedError
+from commitlogfs.store.files import allocate
 from commitlogfs.store.files.attributes import stat_fd
 from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
@@ -965,7 +965,7 @@ def full(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 def forget_verdicts(parts: Parts) -> Verdicts:
     """Those of the next daemon, which knows none yet."""
-    parts.verdicts = Verdicts(parts.commitlog, parts.threads)
+    parts.verdicts = Verdicts(parts.commitlog, parts.threads, parts.changes.is_in_flight)
     return parts.verdicts
 
 
@@ -1531,25 +1531,91 @@ def test_a_clear_is_as_the_disk_has_it(parts: Parts, monkeypatch: pytest.MonkeyP
     trio.run(run)
 
 
-def test_a_move_does_not_bring_a_cleared_verdict_back(parts: Parts) -> None:
-    """It has made its copy with the verdict already."""
+@pytest.mark.parametrize("record", ["a verdict", "unreadable ranges"])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_move_does_not_bring_a_cleared_verdict_back(parts: Parts, record: str, *, is_known: bool) -> None:
+    """It has made its copy with the verdict already, which no task may have read before."""
     file, verdicts = segment(parts, 1), parts.verdicts
+    attribute = layout.XATTR_VERDICT if record == "a verdict" else layout.XATTR_UNREADABLE
+    verdict = whole_verdict(Kind.UNREADABLE if record == "a verdict" else Kind.UNKNOWN, SIZE, 5)
+
+    def find() -> None:
+        verdicts.record_found(file, verdict, is_recorded=record == "a verdict")
 
     async def move_once() -> None:
-        with pytest.raises(MoveStoppedError):
+        with pytest.raises(SegmentChangedError):
             await parts.mover.move(file, DiskNumber(1), lambda: 0, lambda: True)
 
     async def run() -> None:
-        verdicts.record(file, whole_verdict(Kind.UNREADABLE, SIZE, 5))
-        await verdicts.record_on_disk(file)
+        os.setxattr(place(parts, 1), attribute, format_verdict(verdict) if record == "a verdict" else b"?")
+        if is_known:
+            find()
         async with trio.open_nursery() as nursery, parts.changes.lock:  # no copy gets its name
             nursery.start_soon(move_once)
             await until(lambda: parts.changes.lock.statistics().tasks_waiting == 1)
+            if not is_known:
+                find()
             assert await verdicts.clear(file)
         assert segment(parts, 1) is file
         await move(parts, 1, DiskNumber(1))
         assert verdicts.present() == []
-        assert layout.XATTR_VERDICT not in os.listxattr(place(parts, 1))
+        assert attribute not in os.listxattr(place(parts, 1))
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("begins", ["before it", "in it"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_clear_in_the_link_of_a_copy_clears_nothing(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, begins: str, *, fails: bool
+) -> None:
+    """The copy has the verdict, be it the segment afterwards or not."""
+    file, verdicts, publish = segment(parts, 1), parts.verdicts, allocate.publish
+    has_begun, may_remove, links, may_link = (threading.Event() for _ in range(4))
+
+    def remove_late(*args: Any, **options: Any) -> None:
+        has_begun.set()
+        assert may_remove.wait(PATIENCE_S)
+        remove_verdict(*args, **options)
+
+    def link_late(*args: Any) -> Any:
+        links.set()
+        assert may_link.wait(PATIENCE_S)
+        if fails:
+            raise OSError(errno.ENOSPC, "injected")
+        return publish(*args)
+
+    monkeypatch.setattr(verdicts_module, "remove_verdict", remove_late)
+    monkeypatch.setattr(allocate, "publish", link_late)
+
+    async def run() -> None:
+        cleared = list[bool]()
+
+        async def clear() -> None:
+            cleared.append(await verdicts.clear(file))
+
+        async def move_once() -> None:
+            with pytest.raises(DiskError) if fails else nullcontext():
+                await parts.mover.move(file, DiskNumber(1), lambda: 0, lambda: True)
+
+        verdicts.record(file, whole_verdict(Kind.UNREADABLE, SIZE, 5))
+        await verdicts.record_on_disk(file)
+        async with trio.open_nursery() as nursery:
+            if begins == "before it":
+                nursery.start_soon(clear)
+                await until(has_begun.is_set)
+            nursery.start_soon(move_once)
+            await until(links.is_set)
+            may_remove.set()
+            if begins == "in it":
+                nursery.start_soon(clear)
+            await until(lambda: bool(cleared))
+            may_link.set()
+        assert cleared == [False]
+        assert segment(parts, 1).disk == (file.disk if fails else 1)
+        assert verdicts.kind_of(segment(parts, 1)) is Kind.UNREADABLE
+        await verdicts.record_on_disk(segment(parts, 1))
+        assert layout.XATTR_VERDICT in os.listxattr(place(parts, 1))
 
     trio.run(run)
 
