@@ -92,7 +92,8 @@ class _Worker:
         """Segments that were read, and have no checksum of their content."""
         self.dropped: set[tuple[BaseOffset, int]] = set()
         """Those of the newest segments, with their inodes, that certainly have no checksum."""
-        self.retry_at_s: dict[tuple[BaseOffset, int], float] = {}
+        self.retry_at_s: dict[tuple[BaseOffset, int, Kind | None], float] = {}
+        """By base offset, inode, and how the segment was damaged: once its verdict is cleared, it is due."""
         self.swept_s = self._clock.monotonic()
         self.job: _Job | None = None
 
@@ -236,10 +237,10 @@ class Checksums:
         return next((segment for segment in segments if self._is_due(worker, segment)), None)
 
     def _is_due(self, worker: _Worker, segment: Segment) -> bool:
-        key = segment.base_offset, segment.ino
+        kind = self._verdicts.kind_of(segment)
+        key = segment.base_offset, segment.ino, kind
         if worker.retry_at_s.get(key, 0.0) > self._clock.monotonic():
             return False
-        kind = self._verdicts.kind_of(segment)
         if kind is not None and kind.keeps_checksum and not kind.is_mismatch:
             return False  # nothing is to be computed, and nothing to be bound, before the verdict is cleared
         return self._may_compute(segment) and not self._commitlog.expires_within(segment, self._timing.life_left_s)
@@ -329,9 +330,9 @@ class Checksums:
 
     async def _compute(self, worker: _Worker, segment: Segment) -> bool:
         """Whether the segment has a checksum now."""
-        key = segment.base_offset, segment.ino
         worker.absent.add(segment.base_offset)
         worker.job = job = _Job(segment=segment, kind=self._verdicts.kind_of(segment))
+        key = segment.base_offset, segment.ino, job.kind
         try:
             outcome = await self._run_job(worker, job)
         except SegmentChangedError:

@@ -254,6 +254,15 @@ def test_damaged_segments_that_lack_one_are_not_tried_again_and_again(
     assert sorted(name for name in tried if name in damaged) == (damaged if kind.is_mismatch else [])
 
 
+@pytest.mark.parametrize("kind", [Kind.UNREADABLE, Kind.ROTTED])
+def test_one_without_gets_one_as_soon_as_its_verdict_is_cleared(parts: Parts, kind: Kind) -> None:
+    background = Background(parts)
+    parts.verdicts.record(segment(parts, 2), whole_verdict(kind, 4096, 1))
+    background.require(set(range(SEALED)) - {2})
+    assert trio.run(parts.verdicts.clear, segment(parts, 2))
+    background.require(set(range(SEALED)))
+
+
 def test_one_with_a_verdict_of_a_later_version_keeps_it_too(parts: Parts) -> None:
     background = Background(parts)
     background.require(set(range(SEALED)))
