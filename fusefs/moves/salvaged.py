@@ -32,11 +32,16 @@ class Salvaged:
         self._found[segment.disk, segment.ino] = segment, unreadable
 
     def present(self) -> list[tuple[int, int]]:
-        """The ranges [begin, end) of log offsets, in ascending order, as far as their segments are still there."""
-        for key, (segment, _) in tuple(self._found.items()):
-            if not self._commitlog.catalog.holds(segment):
+        """The ranges [begin, end) of log offsets, in ascending order, as far as their segments are still there.
+        Those of other files are kept as long as these may become segments again."""
+        offsets = list[tuple[int, int]]()
+        for key, found in tuple(self._found.items()):
+            file = found[0]
+            if self._commitlog.catalog.holds(file):
+                offsets += self._offsets(*found)
+            elif self._commitlog.others.get(*key) is not file:
                 del self._found[key]
-        return sorted(offsets for found in self._found.values() for offsets in self._offsets(*found))
+        return sorted(offsets)
 
     @staticmethod
     def _offsets(segment: Segment, unreadable: UnreadableRanges) -> list[tuple[int, int]]:

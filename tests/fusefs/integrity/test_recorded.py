@@ -13,6 +13,7 @@ from support.waiting import until
 
 from commitlogfs.fusefs.integrity.recorded import Recorded
 from commitlogfs.fusefs.integrity.verdicts import Verdicts
+from commitlogfs.fusefs.moves.salvaged import Salvaged
 from commitlogfs.store import layout
 from commitlogfs.store.disks.membership import Cordon, DiskNumber
 from commitlogfs.store.scrub.recorded import write_verdict
@@ -174,6 +175,31 @@ def test_a_source_that_a_former_daemon_left_has_its_verdict_when_it_is_put_back(
             opened.write(b"\0")
             assert await parts.sources.put_back_if_changed(source)
             assert verdicts.present() == [(source, found)]
+
+    trio.run(run)
+
+
+@pytest.mark.parametrize("is_former", [True, False])
+def test_lost_ranges_of_a_source_are_known_when_it_is_put_back(parts: Parts, *, is_former: bool) -> None:
+    """Whichever daemon has moved the segment. Its copy has them meanwhile."""
+    lost = [(SALVAGED * SIZE, SALVAGED * SIZE + 4096)]
+
+    async def run() -> None:
+        source = segment(parts, SALVAGED)
+        await parts.recorded.find()
+        with place(parts, SALVAGED).open("r+b", buffering=0) as opened:
+            await parts.attributes.refresh(source)
+            await parts.mover.move(source, DiskNumber(1), lambda: 0, lambda: True)
+            await parts.sources.finish()
+            salvaged = parts.salvaged
+            if is_former:  # what the next daemon finds
+                salvaged = Salvaged(parts.commitlog)
+                await Recorded(parts.commitlog, parts.threads, parts.verdicts, salvaged.record_found).find()
+            assert salvaged.present() == lost
+            opened.write(b"\0")
+            assert await parts.sources.put_back_if_changed(source)
+            assert segment(parts, SALVAGED) is source
+            assert salvaged.present() == lost
 
     trio.run(run)
 
