@@ -24,6 +24,8 @@ CHUNK_BYTES: Final = 1 << 20
 RWF_DONTCACHE: Final = 0x80
 """preadv2(2), since Linux 6.14."""
 _ABSENT: Final = frozenset({errno.ENODATA, errno.ENOTSUP})
+_ILLEGIBLE: Final = b"\0"
+"""In place of an attribute without a value, which no version writes: it cannot be parsed either."""
 
 
 class Found(NamedTuple):
@@ -175,7 +177,8 @@ class SegmentHash:
 
 
 def read_verdict(fd: int) -> bytes:
-    """The attribute of the verdict on an open file (store/scrub/verdict.py); empty without one. Raises OSError."""
+    """The attribute of the verdict on an open file (store/scrub/verdict.py); empty without one. One that is empty
+    itself is returned as a zero byte. Raises OSError."""
     return _attribute(fd, layout.XATTR_VERDICT)
 
 
@@ -185,7 +188,7 @@ def _recorded(file: int | str) -> Checksum | None:
 
 def _attribute(file: int | str, name: str) -> bytes:
     try:
-        return os.getxattr(file, name, follow_symlinks=isinstance(file, int))
+        return os.getxattr(file, name, follow_symlinks=isinstance(file, int)) or _ILLEGIBLE
     except OSError as error:
         if error.errno in _ABSENT:
             return b""

@@ -263,11 +263,12 @@ def test_one_without_gets_one_as_soon_as_its_verdict_is_cleared(parts: Parts, ki
     background.require(set(range(SEALED)))
 
 
-def test_one_with_a_verdict_of_a_later_version_keeps_it_too(parts: Parts) -> None:
+@pytest.mark.parametrize("verdict", [b"\xff", b""])
+def test_one_with_a_verdict_that_cannot_be_read_keeps_it_too(parts: Parts, verdict: bytes) -> None:
     background = Background(parts)
     background.require(set(range(SEALED)))
     before = damage(parts, 2)
-    os.setxattr(place(parts, 2), layout.XATTR_VERDICT, b"\xff")
+    os.setxattr(place(parts, 2), layout.XATTR_VERDICT, verdict)
     background.require(set(range(SEALED)) - {2})
     assert digest_of(parts, 2) == before
 

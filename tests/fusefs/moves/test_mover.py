@@ -81,13 +81,13 @@ def test_a_verdict_that_no_task_has_read_yet_goes_with_a_move(parts: Parts) -> N
     assert parts.verdicts.present() == [(file, verdict)]
 
 
-def test_a_verdict_of_a_newer_version_moves_along_unchanged(parts: Parts) -> None:
-    """It says that the segment is damaged, and a version that can read it finds all of it."""
-    newer = b"\x02newer"
-    os.setxattr(place(parts, 1), layout.XATTR_VERDICT, newer)
+@pytest.mark.parametrize(("raw", "of_copy"), [(b"\x02newer", b"\x02newer"), (b"", b"\0")])
+def test_a_verdict_that_cannot_be_read_moves_along(parts: Parts, raw: bytes, of_copy: bytes) -> None:
+    """It says that the segment is damaged. If it is of a newer version, that one finds all of it."""
+    os.setxattr(place(parts, 1), layout.XATTR_VERDICT, raw)
     move(parts, 1)
     let_go(parts)
-    assert os.getxattr(place(parts, 1), layout.XATTR_VERDICT) == newer
+    assert os.getxattr(place(parts, 1), layout.XATTR_VERDICT) == of_copy
     assert known_digest(place(parts, 1)) is None
     assert parts.verdicts.kind_of(segment(parts, 1)) is Kind.UNKNOWN
 

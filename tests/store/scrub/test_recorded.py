@@ -105,7 +105,7 @@ def test_a_later_verdict_is_added_to_the_recorded_one(file: Path, dirfd: int) ->
     assert both.ranges == (Range(100, 200), Range(300, 400))
 
 
-@pytest.mark.parametrize("raw", [RECORD[:-1], NEWER], ids=["cut", "newer"])
+@pytest.mark.parametrize("raw", [RECORD[:-1], NEWER, b""], ids=["cut", "newer", "empty"])
 def test_only_more_than_unknown_damage_takes_the_place_of_one_that_cannot_be_read(
     file: Path, dirfd: int, raw: bytes
 ) -> None:
