@@ -31,7 +31,7 @@ from commitlogfs.store.files.attributes import mtime_of, size_of, stat_changes
 from commitlogfs.store.files.hashing import SegmentHash, drop_checksum, find_checksums
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.scrub.verdict import Kind, recorded_kind
+from commitlogfs.store.scrub.verdict import Kind, kinds_of
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine
 
@@ -109,8 +109,8 @@ class _Worker:
                 return _Outcome.WRONG_SIZE
             if hashing.is_incomplete:
                 return _Outcome.INCOMPLETE
-            kinds = [kind for kind in (job.kind, recorded_kind(hashing.verdict)) if kind is not None]
-            if any(kind.keeps_checksum for kind in kinds):  # each of the two may lack what the other one knows
+            kinds = kinds_of(job.kind, hashing.verdict)
+            if any(kind.keeps_checksum for kind in kinds):
                 is_bound = any(kind.is_mismatch for kind in kinds) and hashing.rebind()
                 return _Outcome.PRESENT if is_bound else _Outcome.DAMAGED
             if not hashing.is_at_rest:

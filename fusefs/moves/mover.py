@@ -40,8 +40,8 @@ from commitlogfs.store.moves.mark import Source, read_mark, source_of
 from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.scrub.recorded import parse_recorded, verdict_of_copy
-from commitlogfs.store.scrub.verdict import Kind, keeps_checksum, unreadable_verdict, whole_verdict
+from commitlogfs.store.scrub.recorded import verdict_of_copy
+from commitlogfs.store.scrub.verdict import Kind, kinds_of, parse_recorded, unreadable_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine, MachineLoad
 
@@ -386,9 +386,12 @@ class Mover:
 
     async def _open_source(self, file: Segment, *, salvages: bool) -> SegmentCopy:
         dirfd = self._commitlog.disk_of(file).dirfd
-        kind = self._verdicts.kind_of(file)  # its disk may not record it
-        keeps = keeps_checksum if kind is None or not kind.keeps_checksum else lambda _: True
-        work = partial(open_source, dirfd, file.name, file.ino, salvages=salvages, keeps_checksum=keeps)
+        known = self._verdicts.kind_of(file)
+
+        def keeps_checksum(recorded: bytes) -> bool:
+            return any(kind.keeps_checksum for kind in kinds_of(known, recorded))
+
+        work = partial(open_source, dirfd, file.name, file.ino, salvages=salvages, keeps_checksum=keeps_checksum)
         return await self._step(work, file.disk, SegmentCopy.close)
 
     async def _copy(

@@ -17,6 +17,7 @@ from commitlogfs.store.scrub.verdict import (
     Verdict,
     combine,
     format_verdict,
+    parse_recorded,
     parse_verdict,
     shortest,
     unreadable_verdict,
@@ -73,14 +74,6 @@ def verdict_of_copy(recorded: bytes | None, unreadable: UnreadableRanges, size: 
     if unreadable.ranges:
         verdict = combine(verdict, unreadable_verdict(unreadable.ranges, round(now_s)))
     return b"" if verdict is None else format_verdict(verdict)
-
-
-def parse_recorded(recorded: bytes | None, size: int, now_s: float) -> Verdict | None:
-    """The verdict in such an attribute; UNKNOWN if it cannot be read or parsed."""
-    if recorded == b"":
-        return None
-    verdict = None if recorded is None else parse_verdict(recorded)
-    return whole_verdict(Kind.UNKNOWN, size, round(now_s)) if verdict is None else verdict
 
 
 def remove_verdict(dirfd: int, name: bytes, ino: int, *, binds_checksum: bool) -> None:

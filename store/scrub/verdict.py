@@ -260,18 +260,20 @@ def shortest(verdict: Verdict) -> Verdict:
     return replace(verdict, ranges=limit_ranges(verdict.ranges, 1), messages=())
 
 
-def recorded_kind(raw: bytes) -> Kind | None:
-    """The kind in the attribute of a file; UNKNOWN for one that cannot be parsed, and None for an empty one."""
-    if not raw:
+def parse_recorded(raw: bytes | None, size: int, now_s: float) -> Verdict | None:
+    """The verdict in the attribute of a file of this size, empty without one. UNKNOWN, as of `now_s`, if it cannot
+    be parsed, or, as None stands for, cannot be read."""
+    if raw == b"":
         return None
-    verdict = parse_verdict(raw)
-    return Kind.UNKNOWN if verdict is None else verdict.kind
+    verdict = None if raw is None else parse_verdict(raw)
+    return whole_verdict(Kind.UNKNOWN, size, round(now_s)) if verdict is None else verdict
 
 
-def keeps_checksum(raw: bytes) -> bool:
-    """As Kind.keeps_checksum, for the attribute of a file, empty without one."""
-    kind = recorded_kind(raw)
-    return kind is not None and kind.keeps_checksum
+def kinds_of(known: Kind | None, raw: bytes) -> list[Kind]:
+    """How a segment is damaged: as far as is known, and as the attribute of its file says, empty without one. Each
+    of the two may lack what the other one knows."""
+    recorded = parse_recorded(raw, 0, 0.0)
+    return [kind for kind in (known, None if recorded is None else recorded.kind) if kind is not None]
 
 
 def parse_verdict(raw: bytes) -> Verdict | None:
