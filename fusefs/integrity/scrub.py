@@ -87,8 +87,6 @@ class _Job(PacedJob):
     """In the first read of the segment."""
     read_bytes: int = 0
     """In all reads of it."""
-    is_handed_over: bool = False
-    """Whether the segment is about to be moved, and left on its new disk."""
     is_unstable: bool = False
     """Whether two reads have returned different contents, of which the later one is right."""
 
@@ -132,7 +130,7 @@ class _Worker:
         """The progress that the disk has recorded."""
         self.loaded = trio.Event()
         self.to_read: list[BaseOffset] = []
-        """The segments that are left, in descending order."""
+        """The segments that are left, the one at hand included, in descending order."""
         self.job: _Job | None = None
         self.waits_for = ""
         self.estimate = RateEstimate()
@@ -221,24 +219,17 @@ class _Worker:
 
     def add_to_read(self, base: BaseOffset) -> None:
         """A segment is left, if it was not already."""
-        at = self._place(base)
-        if self.to_read[at : at + 1] != [base]:
-            self.to_read.insert(at, base)
+        if not self.is_left(base):
+            self.to_read.insert(self._place(base), base)
 
     def is_left(self, base: BaseOffset) -> bool:
         """Whether a segment is to be read, or is read now."""
-        return self._is_at_hand(base) or self.to_read[self._place(base) :][:1] == [base]
+        return self.to_read[self._place(base) :][:1] == [base]
 
     def let_go(self, base: BaseOffset) -> None:
-        """A segment is left on another disk, or nowhere."""
-        at = self._place(base)
-        if self.to_read[at : at + 1] == [base]:
-            del self.to_read[at]
-        if self.job is not None and self._is_at_hand(base):
-            self.job.is_handed_over = True
-
-    def _is_at_hand(self, base: BaseOffset) -> bool:
-        return self.job is not None and self.job.segment.base_offset == base and not self.job.is_handed_over
+        """A segment is done, or left on another disk, or nowhere."""
+        if self.is_left(base):
+            del self.to_read[self._place(base)]
 
     def _place(self, base: BaseOffset) -> int:
         return bisect_left(self.to_read, -base, key=lambda one: -one)
@@ -246,10 +237,7 @@ class _Worker:
     def count_before(self, position: BaseOffset) -> int:
         """Number of segments before a position that are left. Those before the worker's own have come from other
         disks."""
-        is_at_hand = (
-            self.job is not None and self.job.segment.base_offset < position and not self.job.is_handed_over
-        )
-        return len(self.to_read) - bisect_right(self.to_read, -position, key=lambda one: -one) + is_at_hand
+        return len(self.to_read) - bisect_right(self.to_read, -position, key=lambda one: -one)
 
     def read_bytes(self) -> int:
         """Bytes of the run that are done, those of the segment at hand included."""
@@ -391,8 +379,8 @@ class Scrub:
         first, job = self._commitlog.catalog.first, worker.job
         begin = 0 if first is None else first.base_offset
         count = bisect_right(worker.to_read, -begin, key=lambda base: -base)
-        left = 0 if job is None else max(0, job.segment.size - job.done_bytes)
-        return left + count * self._commitlog.segment_size
+        done = job.done_bytes if job is not None and worker.is_left(job.segment.base_offset) else 0
+        return max(0, count * self._commitlog.segment_size - done)
 
     def unread(self) -> dict[DiskNumber, int]:
         """Number of segments that the present or latest run has not read, of each disk that has such."""
@@ -607,15 +595,13 @@ class Scrub:
             outcome = await self._check(worker, segment)
         finally:
             elapsed_s = self._clock.monotonic() - worker.working_since_s
-            is_handed_over = worker.job is not None and worker.job.is_handed_over
             worker.working_since_s = None
             worker.job = None
         if number != self.latest.number:
             return 0.0  # it was cancelled, and another run has begun
         if outcome in (_Outcome.STOPPED, _Outcome.UNREADABLE_DISK):
-            if not is_handed_over:
-                worker.add_to_read(segment.base_offset)
             return self._timing.retry_s if outcome is _Outcome.UNREADABLE_DISK else 0.0
+        worker.let_go(segment.base_offset)
         is_read = outcome is _Outcome.DONE
         progress = replace(
             worker.progress,
@@ -630,13 +616,13 @@ class Scrub:
         """The next one on the disk that may be read; the others before it have left the log or the disk."""
         catalog = self._commitlog.catalog
         while worker.to_read:
-            segment = catalog.get(worker.to_read.pop())
-            if segment is None or not self._may_read(segment):
-                continue
-            if segment.disk == worker.disk.number:
-                return segment
-            if not self._suffices(worker, is_compared=segment.is_compared):
-                self._hand_over(worker, segment.base_offset, segment.disk)
+            segment = catalog.get(worker.to_read[-1])
+            if segment is not None and self._may_read(segment):
+                if segment.disk == worker.disk.number:
+                    return segment
+                if not self._suffices(worker, is_compared=segment.is_compared):
+                    self._hand_over(worker, segment.base_offset, segment.disk)
+            worker.to_read.pop()
         return None
 
     async def prepare_move(self, file: Segment, target: DiskNumber, *, is_compared: bool) -> None:
@@ -727,9 +713,8 @@ class Scrub:
             log_event(log, logging.WARNING, "scrub_given_up", disk=worker.disk.path, reason=reason)
             self._settle(worker, NOTHING)
             return
-        bases = set(worker.to_read) | (set() if worker.job is None else {worker.job.segment.base_offset})
         catalog, number = self._commitlog.catalog, worker.disk.number
-        left = [segment for base in bases if (segment := catalog.get(base)) is not None]
+        left = [segment for base in worker.to_read if (segment := catalog.get(base)) is not None]
         segments = [segment for segment in left if segment.disk == number]
         for segment in left:
             if segment.disk != number and not self._suffices(worker, is_compared=segment.is_compared):
