@@ -1,6 +1,7 @@
 """One disk hangs: it is frozen (fsfreeze), so that writes to it wait in the kernel, or its device answers nothing,
 so that reads do, too. The other disks continue, and afterwards the mount is complete."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -22,6 +23,9 @@ AT_ONCE_S = 1.5
 """Maximum time of a listing or a stat beside a hung disk: the deadline of one second, and a margin."""
 CREATE_S = 4.0
 """A removal gives the hung disk three seconds, a create less; the broker gives up after five."""
+
+FOUND_WITHIN_S = 40.0
+"""A disk that does not answer is found within 30 s; a busy machine that runs tests gets a margin."""
 
 
 @pytest.fixture
@@ -81,6 +85,52 @@ def test_the_other_disks_go_on_beside_a_hung_one(farm_pool: tuple[PoolMount, lis
     assert sorted(place for index in (10, 11, 12) for place in places(pool, index)) == [0, 1, 2]
 
 
+CREATES = 200
+P99_S = 0.01
+LISTED_S = 0.1
+
+
+def p99_of_creates(pool: PoolMount, index: int) -> float:
+    """The 99th percentile, for a segment that is made and removed again and again."""
+    path, took_s = pool.path(index), list[float]()
+
+    def create() -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        os.ftruncate(fd, MIB)
+        os.close(fd)
+
+    for _ in range(CREATES):
+        took_s.append(timed(create))
+        path.unlink()
+    return sorted(took_s)[CREATES * 99 // 100 - 1]
+
+
+@pytest.mark.parametrize("trouble", ["frozen", "unmounted", "lost"])
+def test_others_answer_quickly_beside_a_disk_in_trouble(
+    farm_pool: tuple[PoolMount, list[LoopDisk]], trouble: str
+) -> None:
+    """Once it is known. A machine that is busy makes creates slower in both cases."""
+    pool, disks = farm_pool
+    pool.make_segments(range(6))
+    names = [pool.path(index).name for index in range(6)]
+    before_s = p99_of_creates(pool, 6)
+    with frozen(disks[2]) if trouble == "frozen" else contextlib.nullcontext():
+        if trouble == "unmounted":
+            disks[2].detach()
+        elif trouble == "lost":
+            disks[2].vanish()
+        eventually(lambda: status(pool)["disks"][2]["state"] != "rw", FOUND_WITHIN_S)
+        p99_s = p99_of_creates(pool, 6)
+        listed_s = max(timed(lambda: check_listing(pool, names)) for _ in range(20))
+        stat_s = max(timed(lambda: pool.path(2).stat()) for _ in range(20))
+    print(f"{trouble}: creates p99 {p99_s:.4f} s, before {before_s:.4f}; listing {listed_s:.4f}, stat {stat_s:.4f}")
+    assert p99_s < max(P99_S, 3 * before_s)
+    assert max(listed_s, stat_s) < LISTED_S
+    if trouble == "lost":
+        pool.abandon()
+        subprocess.run(["umount", disks[2].path], check=True)
+
+
 def check_listing(pool: PoolMount, names: list[str]) -> None:
     with os.scandir(pool.mountpoint) as entries:
         assert sorted((entry.name, entry.stat().st_size) for entry in entries) == [(name, MIB) for name in names]
@@ -101,10 +151,6 @@ def test_a_writer_on_the_hung_disk_waits_and_then_continues(farm_pool: tuple[Poo
     assert writer.wait(10) == 0
     plain = (Path(pool.disks[2]) / pool.path(2).name).read_bytes()
     assert plain[:12] == segment_bytes(2, 12)[:4] + bytes(4) + segment_bytes(2, 12)[8:]
-
-
-FOUND_WITHIN_S = 40.0
-"""A disk that does not answer is found within 30 s; a busy machine that runs tests gets a margin."""
 
 
 @pytest.mark.skipif(bool(flaky_available()), reason=flaky_available())
