@@ -117,6 +117,9 @@ def test_it_is_reported_with_segment_and_range(pool: PoolMount, flaky: FlakyDisk
     eventually(lambda: alerts(pool))
     (text,) = alerts(pool)
     assert f"segment {pool.path(0).name} (" in text
+    for begin, end in found["ranges"]:
+        where = f"log offset {begin:,} to {end:,}"
+        eventually(lambda where=where: where in alerts(pool)[0], shown=lambda: str(alerts(pool)))
     assert 'commitlogfs_lost_writes_total{pool="test"} 1.0' in pool.metrics()
     pool.require_logged(f"event=write_lost segment={pool.path(0).name} disk={pool.disks[0]} ")
 
