@@ -157,6 +157,7 @@ def test_a_frozen_disk(disk_farm: DiskFarm, make_pool: MakePool) -> None:
         await_state(pool, "unresponsive", FOUND_WITHIN_S)
         assert time.monotonic() - started < FOUND_WITHIN_S
         assert metric(pool, "unresponsive")
+        pool.require_logged("event=disk_unresponsive ")
         said = pool.cli("status", pool.name).out.replace("\n", " ")
         assert "does not answer: gets no new segments until it does" in said
         before = time.monotonic()

@@ -123,6 +123,7 @@ def test_a_disk_that_is_unmounted_and_mounted_again(pool: Pool, noticed_s: float
     pool.noticed_s = noticed_s
     pool.disk.detach()
     eventually(lambda: pool.state == "vanished", noticed_s)
+    pool.await_event("disk_vanished")
     document = status(pool.mount)
     assert [alert["code"] for alert in document["retention"]["alerts"]] == ["disk-vanished"]
     assert 'state="vanished"} 1.0' in pool.mount.metrics()
