@@ -18,9 +18,11 @@ pytestmark = [pytest.mark.mounted, pytest.mark.root, pytest.mark.full]
 
 SIZE = 256 * 1024
 KEPT = 30
+STEP = 32 * 1024
+"""Bytes of a segment between two stores."""
 _BROKER = """
 import mmap, os, sys, time
-directory, size, kept = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+directory, size, kept, step = sys.argv[1], *map(int, sys.argv[2:])
 path = lambda index: f"{directory}/{index * size:020d}"
 word = lambda index: b"%020d|" % index
 index = 0
@@ -28,7 +30,7 @@ while True:
     fd = os.open(path(index), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     os.ftruncate(fd, size)
     with mmap.mmap(fd, size) as mapped:
-        for position in range(0, size, 32768):
+        for position in range(0, size, step):
             mapped[position : position + 21] = word(index)
             mapped.flush()
     os.fsync(fd)
@@ -47,7 +49,8 @@ while True:
 class Load:
     def __init__(self, pool: PoolMount, log: Path) -> None:
         self._log = log
-        command = [sys.executable, "-c", _BROKER, str(pool.mountpoint), str(pool.segment_size), str(KEPT)]
+        numbers = map(str, (pool.segment_size, KEPT, STEP))
+        command = [sys.executable, "-c", _BROKER, str(pool.mountpoint), *numbers]
         with log.open("wb") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output)
 
@@ -96,7 +99,9 @@ def test_no_error_and_nothing_lost(keep: Callable[..., KeptMount], mode: str, ro
     listed = sorted(int(name) // SIZE for name in os.listdir(pool.mountpoint))
     assert listed == list(range(listed[0], listed[-1] + 1))
     for index in listed[:-1]:
-        assert pool.path(index).read_bytes()[:21] == segment_bytes(index, 21)
+        content = pool.path(index).read_bytes()
+        words = [content[position : position + 21] for position in range(0, SIZE, STEP)]
+        assert words == [segment_bytes(index, 21)] * len(words)
         assert pool.disk_of(index) in (0, 1, 2)
 
 
