@@ -99,6 +99,20 @@ class AttemptsUnderWay:
         """Whether a disk is silent, and has had RequestTiming.patience_s."""
         return self.silent_since_s().get(number, math.inf) + self._patience_s <= trio.current_time()
 
+    @contextlib.contextmanager
+    def waiting(self, end_s: float) -> Iterator[trio.CancelScope]:
+        """As trio.move_on_at, for a body that only waits. What it takes beyond that is no silence of a disk: the
+        machine was suspended, or this daemon was stopped."""
+        end_s = max(end_s, trio.current_time())
+        try:
+            with trio.move_on_at(end_s) as scope:
+                yield scope
+        finally:
+            now_s = trio.current_time()
+            late_s = max(0.0, now_s - end_s)
+            for attempt in self._attempts:
+                attempt.silent_since_s = min(now_s, attempt.silent_since_s + late_s)
+
     def next_end_s(self) -> float:
         """When the next silent disk has had RequestTiming.patience_s; math.inf if each has had it."""
         now_s = trio.current_time()
@@ -215,7 +229,7 @@ class Attempts:
                 return named
             self._give_turns()  # which may change the end
             end, links_until_s = min(deadline, ends_at()), self._links_until_s()
-            with trio.move_on_at(min(end, links_until_s) if links_until_s > now_s else end):
+            with self._under_way.waiting(min(end, links_until_s) if links_until_s > now_s else end):
                 await self._news.wait()
 
     def _asks_next_at(self, last: Attempt, turn_end: float) -> float:

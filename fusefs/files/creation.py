@@ -137,7 +137,8 @@ class Creation:
         again_s = self._next_round_s()
         if not self._under_way.may_answer() or again_s >= link_deadline:
             return False
-        await trio.sleep_until(again_s)
+        with self._under_way.waiting(again_s):
+            await trio.sleep_forever()
         await self._usage.refresh_soon(0.0, self._timing.round_s)  # it may have given it back in this moment
         self._commitlog.admission.forget_refusal()
         return True
@@ -157,12 +158,13 @@ class Creation:
             return False
         if self._find_late(name, owner) is not None:
             return True
-        with trio.move_on_at(latest):
+        with self._under_way.waiting(latest):
             return await self._reclaim()
         return True
 
     async def _measure(self) -> None:
-        await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
+        with self._under_way.waiting(trio.current_time() + self._timing.round_s):
+            await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
 
     def _next_round_s(self) -> float:
         return min(trio.current_time() + self._timing.round_s, self._under_way.next_end_s())
@@ -359,7 +361,7 @@ class Creation:
         predecessor = self._commitlog.catalog.predecessor(plan.base_offset)
         if predecessor is None:
             return
-        with trio.move_on_at(min(trio.current_time() + self._timing.commit_s, link_deadline)) as scope:
+        with self._under_way.waiting(min(trio.current_time() + self._timing.commit_s, link_deadline)) as scope:
             await self._background.committed(predecessor.disk)
         if scope.cancelled_caught:
             disk = self._disks[predecessor.disk]

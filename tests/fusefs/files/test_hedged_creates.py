@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 import trio
-from support.clocks import VirtualTime
+from support.clocks import VirtualTime, pass_time
 from support.files import names_in
 from support.pooled import OURS, PATIENT, SIZE, Parts, name_of, open_parts
 from support.rooms import Room
@@ -181,6 +181,10 @@ class Life:
         return sorted(file.disk for file in others if file.role in roles and file.name == NAME)
 
     async def passes(self, seconds: float) -> None:
+        await pass_time(self.clock, seconds, self._rests)
+
+    async def stands_still(self, seconds: float) -> None:
+        """The whole machine, or this daemon: every task wakes up late."""
         await self._rests()
         self.clock.jump(seconds)
         await self._rests()
@@ -195,8 +199,8 @@ class Life:
     async def lives_for(self, seconds: float) -> None:
         """In small steps, until the create has ended."""
         end_s = self.clock.current_time() + seconds
-        while not self.has_ended and self.clock.current_time() < end_s:
-            await self.passes(STEP_S)
+        while not self.has_ended and (left_s := end_s - self.clock.current_time()) > 0.0:
+            await self.passes(min(STEP_S, left_s))
 
     async def ends_beside(self) -> float:
         """As `lives_for`, until the create has ended, and each disk has time to answer; returns the time that it
@@ -713,6 +717,57 @@ def test_a_disk_that_answers_in_time_costs_no_segment(live, call):
         async with life.creating():
             await life.asked(1)
             await life.passes(RECLAIM_AFTER_S - MOMENT_S)
+            life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live(call, main)
+
+
+def test_a_pause_of_the_whole_machine_is_no_silence_of_a_disk(live, call):
+    """A suspended virtual machine, or a daemon that is stopped: its disks do not work, either."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(STEP_S)
+            await life.stands_still(1.6)
+            await life.lives_for(4 * STEP_S)
+            assert life.indexes == [0, 1, 2, 3, 4]
+            life.silence.release(1)
+            await life.when(lambda: life.has_ended)
+        assert life.handle is not None
+        assert life.handle.file.disk == 1
+        assert life.indexes == [0, 1, 2, 3, 4, 5]
+
+    live(call, main)
+
+
+def test_a_pause_while_the_disks_are_measured_is_no_silence(live, call, monkeypatch: pytest.MonkeyPatch):
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        statvfs, measuring, may_end = life.room.statvfs, threading.Event(), threading.Event()
+
+        def statvfs_slowly(path: int | str) -> object:
+            measuring.set()
+            assert may_end.wait(PATIENCE_S)
+            return statvfs(path)
+
+        async with life.creating():
+            await life.asked(1)
+            await life.passes(2 * DEFAULTS.hedge_s - STEP_S)
+            monkeypatch.setattr(os, "statvfs", statvfs_slowly)
+            await trio.testing.wait_all_tasks_blocked()
+            life.clock.jump(STEP_S)
+            await life.when(measuring.is_set)
+            await trio.testing.wait_all_tasks_blocked()
+            life.clock.jump(1.6)
+            may_end.set()
+            await life.lives_for(4 * STEP_S)
+            assert life.indexes == [0, 1, 2, 3, 4]
             life.silence.release(1)
             await life.when(lambda: life.has_ended)
         assert life.handle is not None

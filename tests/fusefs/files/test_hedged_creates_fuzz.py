@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 import trio
-from support.clocks import VirtualTime
+from support.clocks import VirtualTime, pass_time
 from support.pooled import OURS, PATIENT, SIZE, Parts, name_of, open_parts
 from support.rooms import Room
 from support.waiting import PATIENCE_S
@@ -152,7 +152,7 @@ class Life:
             async with trio.open_nursery() as nursery, self.parts.freeing_runs():
                 self.nursery = nursery
                 for _ in range(STEPS):
-                    self._act(nursery)
+                    await self._act(nursery)
                     await self._rests()
                     self._check()
                 self.faults.release_all()
@@ -163,7 +163,7 @@ class Life:
         finally:
             self.faults.release_all()
 
-    def _act(self, nursery: trio.Nursery) -> None:
+    async def _act(self, nursery: trio.Nursery) -> None:
         hung = self.faults.all_hung()
         action = self.chance.random()
         if hung and action < 0.3:
@@ -172,8 +172,12 @@ class Life:
             self.faults.release(disk, fault)
         elif action < 0.6:
             pause_s = self._limit(self.chance.choice(PAUSES_S))
-            self._tell(f"{pause_s:g} s pass")
-            self.clock.jump(pause_s)
+            if self.chance.random() < 0.2:
+                self._tell(f"the machine stands still for {pause_s:g} s")
+                self.clock.jump(pause_s)
+            else:
+                self._tell(f"{pause_s:g} s pass")
+                await pass_time(self.clock, pause_s, self._rests)
         elif (
             len(self.began_s) < self.most_creates
             and action < 0.85
