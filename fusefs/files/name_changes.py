@@ -5,8 +5,9 @@ stop all others. Each change therefore waits for its disk for a bounded time. Th
 afterwards, so the names that it uses stay reserved until it has ended.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
@@ -14,10 +15,18 @@ from commitlogfs.fusefs.disks.abandoned_work import AbandonableWork
 from commitlogfs.fusefs.disks.background import BackgroundSync
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskFailedError, DiskSilentError
+from commitlogfs.store.errors import DiskFailedError, DiskSilentError, StoreError
 from commitlogfs.store.pool.commitlog import CommitLog
 
 T = TypeVar("T")
+
+
+class _UnderWay(NamedTuple):
+    """A change that a disk has not answered."""
+
+    work: AbandonableWork[Any]
+    until_s: float
+    """When it has had its time."""
 
 
 class NameChanges:
@@ -29,7 +38,7 @@ class NameChanges:
         self._commitlog = commitlog
         self._disks = disks
         self._background = background
-        self._in_flight: set[bytes] = set()
+        self._in_flight: dict[bytes, _UnderWay] = {}
         self.lock = trio.Lock()
         """The lock of all names: held from the decision about a change until its disk has answered, or is given
         up."""
@@ -63,6 +72,15 @@ class NameChanges:
         if number is not None and await self._disks[number].is_certainly_absent(name):
             self._commitlog.names.record_denied(name)
 
+    async def outlast(self) -> bool:
+        """Wait for the changes that go on although their callers do not wait any more, each until it has had its
+        time. False, and no wait, if there are none of these."""
+        under_way = [one for one in self._in_flight.values() if one.until_s > trio.current_time()]
+        for one in under_way:
+            with trio.move_on_at(one.until_s), contextlib.suppress(StoreError, OSError):  # reported by the work
+                await one.work.wait()
+        return bool(under_way)
+
     async def finish(
         self,
         disk: DiskFiles,
@@ -77,15 +95,16 @@ class NameChanges:
         `work` continues then, and the names are reserved until it ends. `on_late` is called when nobody waits for
         `work` any longer, because of the deadline or because the caller was cancelled.
         """
-        self._in_flight.update(names)
 
         async def work_and_release() -> T:
             try:
                 return await work()
             finally:
-                self._in_flight.difference_update(names)
+                for name in names:
+                    self._in_flight.pop(name, None)
 
         changing = AbandonableWork(work_and_release)
+        self._in_flight.update(dict.fromkeys(names, _UnderWay(changing, trio.current_time() + deadline_s)))
         try:
             with disk.limited(op, deadline_s):
                 return await changing.wait()

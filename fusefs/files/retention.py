@@ -137,8 +137,10 @@ class Retention:
 
     async def reclaim(self) -> bool:
         """Remove the oldest segment, if that helps a create that found no disk and holds the lock of all names.
-        Returns whether it went. After a removal that failed, none is tried for a moment: a broker repeats a create
-        about every millisecond."""
+        Returns whether it went. A removal that is under way has its time first. After one that failed, none is
+        tried for a moment: a broker repeats a create about every millisecond."""
+        if self._commitlog.is_removing:
+            return await self._changes.outlast()
         if self._commitlog.clock.monotonic() < self._refused_s + self._commitlog.timing.requests.no_disk_s:
             return False
         return await self._remove(self._choose_for_create())

@@ -929,6 +929,49 @@ def test_a_disk_that_answers_during_a_removal_gets_the_segment(live, call, monke
     live(call, main)
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_create_waits_for_a_removal_that_nobody_waits_for(
+    live, call, monkeypatch: pytest.MonkeyPatch, answers: bool
+):
+    """The removal was begun for the create before, which another disk has answered meanwhile. It has its time, and
+    after that, creates fail at once."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 2, 3, 3, 2])
+        await life.leaves({1: 1})
+        removing, may_remove = remove_slowly(monkeypatch)
+        try:
+            async with life.creating():
+                await life.asked(1)
+                await life.passes(RECLAIM_AFTER_S)
+                await life.when(removing.is_set)
+                life.silence.release(1)
+                await life.when(lambda: life.has_ended)
+            life.name, life.handle = name_of(6), None
+            async with life.creating():
+                await life.passes(DEFAULTS.remove_s - STEP_S)
+                assert not life.has_ended
+                if answers:
+                    may_remove.set()
+                else:
+                    await life.passes(STEP_S)
+                await life.when(lambda: life.has_ended)
+            assert (life.error is None) == answers
+            assert life.indexes == [1, 2, 3, 4, 5, *([6] if answers else [])]
+            if life.error is not None:
+                assert errno_of(life.error) == errno.ENOSPC
+                await life.passes(DEFAULTS.no_disk_s)
+                began_s = life.clock.current_time()
+                with pytest.raises(NoDiskAvailableError):
+                    await life.parts.creation.create(life.name, OURS)
+                assert life.clock.current_time() == began_s
+        finally:
+            may_remove.set()
+        await life.when(lambda: not life.parts.commitlog.is_removing)
+
+    live(call, main)
+
+
 def test_a_removal_that_hangs_ends_no_attempt(live, call, monkeypatch: pytest.MonkeyPatch):
     async def main(life: Life) -> None:
         await life.full_but_for(1, [2, 3, 2, 3, 2])

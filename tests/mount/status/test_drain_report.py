@@ -126,7 +126,8 @@ def be_written_to(parts: Parts, file: Segment) -> None:
 
 
 def be_in_flight(parts: Parts, file: Segment) -> None:
-    parts.changes._in_flight.add(file.name)
+    in_flight: dict[bytes, Any] = parts.changes._in_flight
+    in_flight[file.name] = None
 
 
 def come_from_a_missing_disk(parts: Parts, file: Segment) -> None:
