@@ -135,11 +135,11 @@ class Attempts:
         under_way: AttemptsUnderWay,
         record_failed: Callable[[DiskFiles, DiskError], None],
         record_silent: Callable[[DiskFiles], None],
-        take_late: Callable[[Attempt, int], Awaitable[bool]],
+        take_late: Callable[[Attempt], Awaitable[bool]],
     ) -> None:
         """`record_failed` is called with the error of a disk, also after the end of the create; `record_silent`
         when another disk is asked, too. `take_late` takes over a file that has got its name although its create has
-        ended without any, and returns whether it has; its last argument is Names.given at that end."""
+        ended without any, and returns whether it has."""
         self._commitlog = commitlog
         self._hedge_s = commitlog.timing.requests.hedge_s
         self._plan = plan
@@ -151,9 +151,6 @@ class Attempts:
         self._attempts: list[Attempt] = []
         self._news = trio.Event()
         self._interruptible: trio.CancelScope | None = None
-        self._has_won = False
-        self._names_given = 0
-        """Names.given, when the create ended."""
 
     @property
     def is_any_silent(self) -> bool:
@@ -263,9 +260,8 @@ class Attempts:
         return attempt
 
     def end(self, winner: Attempt | None) -> None:
-        """The create ends, with the file of the `winner`. What the others have got is given up, now or when their
-        disks answer."""
-        self._has_won, self._names_given = winner is not None, self._commitlog.names.given
+        """The create ends, with the file of the `winner`, which gets its name in this moment. What the others have
+        got is given up, now or when their disks answer."""
         for attempt in self._attempts:
             if attempt is winner:
                 continue
@@ -347,7 +343,7 @@ class Attempts:
         """The file has got its name too late. Raises nothing: no error may leave a system task."""
         assert attempt.file is not None
         try:
-            if self._has_won or not await self._take_late(attempt, self._names_given):
+            if attempt.file.role is not Role.LINKING or not await self._take_late(attempt):
                 self._commitlog.record_leftover(attempt.file)
                 await self._close(attempt)
         except Exception as error:

@@ -27,7 +27,7 @@ from commitlogfs.store.errors import (
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.pool.admission import FALLBACK
-from commitlogfs.store.pool.catalog import Segment
+from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, CreatePlan
 from commitlogfs.store.segment import format_segment_name
 
@@ -44,8 +44,6 @@ class LateFile:
     plan: CreatePlan
     owner: Owner
     attempt: Attempt
-    names_given: int
-    """Names.given, when its create failed."""
     is_taken: bool = False
 
 
@@ -310,11 +308,11 @@ class Creation:
         log_event(log, logging.INFO, "created", segment=plan.name, disk=disk.path)
         return self._handles.add(file, attempt.fd)
 
-    async def _take_late(self, plan: CreatePlan, owner: Owner, attempt: Attempt, names_given: int) -> bool:
-        """Its create has failed meanwhile. If no file has got a name since, this is the file, and nobody has it
+    async def _take_late(self, plan: CreatePlan, owner: Owner, attempt: Attempt) -> bool:
+        """Its create has failed meanwhile. If no file has got the name since, this is the file, and nobody has it
         open; otherwise it may be one that was removed meanwhile. A disk that an operator has closed meanwhile gets
         no segment. The next create of the name may take it before."""
-        late = LateFile(plan, owner, attempt, names_given)
+        late = LateFile(plan, owner, attempt)
         self._late.append(late)
         try:
             async with self._changes.lock:
@@ -343,9 +341,10 @@ class Creation:
         return late.attempt
 
     def _is_wanted(self, late: LateFile) -> bool:
-        disk = self._commitlog.disks[late.attempt.disk.number]
-        is_first = late.names_given == self._commitlog.names.given
-        return disk.intended_state is DiskState.RW and is_first and self._is_free(late.plan)
+        disk, file = self._commitlog.disks[late.attempt.disk.number], late.attempt.file
+        assert file is not None
+        is_open = disk.intended_state is DiskState.RW and file.role is Role.LINKING
+        return is_open and self._is_free(late.plan)
 
     def _is_free(self, plan: CreatePlan) -> bool:
         """Whether a file may get the name now."""

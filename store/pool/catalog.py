@@ -31,7 +31,9 @@ class Role(IntEnum):
     MOVED = 4
     """The file from which a segment was copied to another disk (store.moves), still under its segment's name."""
     LINKING = 5
-    """Without a name, on a disk that was asked to give it one and has not answered: GIVEN_UP if it does."""
+    """Without a name, on a disk that was asked to give it one and has not answered. Its create has ended."""
+    LINKING_TOO_LATE = 6
+    """The same, and another file has had the name since: GIVEN_UP if its disk answers."""
 
 
 class SizeChange(Enum):

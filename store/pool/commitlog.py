@@ -259,6 +259,7 @@ class CommitLog:
 
     def _enter(self, file: Segment) -> None:
         self.names.enter(file)
+        self.others.record_named(file)
         self._are_losses_checked = False
 
     def record_disk_error(self, number: DiskNumber, error: DiskError, now_s: float) -> None:
@@ -371,7 +372,7 @@ class CommitLog:
         file = removal.file
         if not self.names.end_leaving(file):
             return
-        self.names.take_back(file)
+        self.names.enter(file)
         if file.role is Role.SEGMENT:
             self.others.remove(file)
             self.counters.removed[removal.reason] -= 1
@@ -598,7 +599,7 @@ class CommitLog:
         file.placed_as = new_name if file.role is Role.TEMPORARY else b""
         if file.role is Role.TEMPORARY:
             self.others.add(file)
-        self.names.enter(file)
+        self._enter(file)
 
     # --- closing -------------------------------------------------------------------------------------
 

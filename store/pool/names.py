@@ -46,8 +46,6 @@ class Names:
         self._leaving: dict[bytes, Segment] = {}
         self._uncertain: dict[bytes, DiskNumber] = {}
         self._create_floor = self._find_create_floor()
-        self.given = 0
-        """Number of names that files have got since the start."""
 
     def _find_create_floor(self) -> BaseOffset | None:
         """Below this no segment is made, since a missing disk may hold it; None where every disk is there."""
@@ -76,12 +74,7 @@ class Names:
         return self._quarantined.get(name, "")
 
     def enter(self, file: Segment) -> None:
-        """A file gets its name."""
-        self.given += 1
-        self.take_back(file)
-
-    def take_back(self, file: Segment) -> None:
-        """A file has its name again, as its removal has failed."""
+        """A file gets its name, or has it again because its removal has failed."""
         if file.role is Role.TEMPORARY:
             self._temporaries[file.placed_as] = file
         else:

@@ -142,9 +142,15 @@ class OtherFiles:
     def leftovers_named(self, name: bytes) -> list[Segment]:
         return [file for file in self._files.values() if file.role is Role.GIVEN_UP and file.name == name]
 
+    def record_named(self, named: Segment) -> None:
+        """A file of the log has got its name: another one that gets it later is a leftover."""
+        for file in self._of_offset.get(named.base_offset, ()):
+            if file.role is Role.LINKING and file.name == named.name:
+                file.role = Role.LINKING_TOO_LATE
+
     def disks_taken(self, name: bytes) -> set[DiskNumber]:
         """Disks that have a leftover of this name, or get one when they answer."""
-        roles = (Role.GIVEN_UP, Role.LINKING)
+        roles = (Role.GIVEN_UP, Role.LINKING, Role.LINKING_TOO_LATE)
         return {file.disk for file in self._files.values() if file.role in roles and file.name == name}
 
     def _is_kept(self, file: Segment) -> bool:

@@ -176,7 +176,7 @@ class Life:
 
     def leftovers(self) -> list[int]:
         """Disks on which the log expects an empty file."""
-        roles = (Role.GIVEN_UP, Role.LINKING)
+        roles = (Role.GIVEN_UP, Role.LINKING, Role.LINKING_TOO_LATE)
         others = self.parts.commitlog.others
         return sorted(file.disk for file in others if file.role in roles and file.name == NAME)
 
@@ -537,6 +537,25 @@ def test_what_is_linked_late_is_none_of_the_log_after_another_file_had_the_name(
         await life.when(lambda: life.open_files() == 0)
         assert commitlog.find_name(NAME) is None
         assert life.leftovers() == [1]
+
+    live("link", main)
+
+
+def test_a_file_of_another_name_is_no_reason_to_give_a_late_file_up(live):
+    """A copy that is made by rsync, or a restored segment."""
+
+    async def main(life: Life) -> None:
+        await life.fails_beside(1)
+        life.silence.release(2, 3)
+        commitlog = life.parts.commitlog
+        handle = await life.parts.creation.create(b"." + name_of(7) + b".abcdef", OURS)
+        await life.parts.handles.release(inodes.encode(handle.file))
+        life.silence.release(1)
+        await life.when(lambda: life.open_files() == 0)
+        file = commitlog.find_name(NAME)
+        assert file is not None
+        assert file.disk == 1
+        assert not life.leftovers()
 
     live("link", main)
 

@@ -48,6 +48,7 @@ DISKS = 4
 MANY_DISKS = 12
 """The creates of a pool with so many ask them faster."""
 STEPS = 120
+LINKING = (Role.LINKING, Role.LINKING_TOO_LATE)
 SEEDS = 40
 GATE_SEEDS = 8
 """Seeds of each kind in the gate; the others are `full`."""
@@ -140,7 +141,7 @@ class Life:
         self._made: set[bytes] = set()
         """Names that creates have given since the last check."""
         self._failed: set[bytes] = set()
-        """Creates that have failed, and since which no file has got a name: one may still be made late."""
+        """Names whose last create has failed, and that no file has got since: one may still be made late."""
         self.story: list[str] = []
         self._open_before = self._open_files()
 
@@ -219,7 +220,7 @@ class Life:
                 self._failed.add(name)
         else:
             self._made.add(name)
-            self._failed = self._made | (self._failed & self.began_s.keys())
+            self._failed.discard(name)
             outcome = f"made on disk {handle.file.disk}"
             self.handles.append(handle)
         elapsed_s = self.clock.current_time() - self.began_s.pop(name)
@@ -283,9 +284,9 @@ class Life:
         assert in_log.items() <= on_disks.items()
         present = {name for _, name in in_log}
         made = present - self._present - self.may_be_back
-        assert made <= self._failed, f"{made - self._failed} is back although nobody has made it"
-        if made:
-            self._failed.clear()
+        expected = self._failed | self._made
+        assert made <= expected, f"{made - expected} is back although nobody has made it"
+        self._failed -= made
         self._made.clear()
         self._present = present
         for (disk, name), ino in on_disks.items() - in_log.items():
@@ -294,9 +295,9 @@ class Life:
             other = self.log.others.get(DiskNumber(disk), ino)
             assert other is not None, f"{name!r} on disk {disk} is not known"
             assert other.name == name
-            assert other.role in (Role.GIVEN_UP, Role.LINKING) or self.parts.changes.is_in_flight(name)
+            assert other.role in (Role.GIVEN_UP, *LINKING) or self.parts.changes.is_in_flight(name)
         if not self.began_s:  # what is linked late waits for its end
-            linking = {file for file in self.log.others if file.role is Role.LINKING}
+            linking = {file for file in self.log.others if file.role in LINKING}
             assert linking <= attempted, f"nobody looks for {linking - attempted}"
         self._check_turns(now_s)
 
