@@ -121,10 +121,14 @@ def take_back(edit: Edit) -> None:
 
 def _without_table(text: str, index: int) -> str:
     """The text without its [[disks]] table number `index`. Comments and blank lines before the next table stay,
-    because they are about that one. (tomlkit counts them to the table before.)"""
+    because they are about that one. (tomlkit counts them to the table before.) Raises ValueError if a header is not
+    written as [[disks]]."""
     lines = text.splitlines(keepends=True)
     headers = [n for n, line in enumerate(lines) if _HEADER.match(line)]
-    start = [n for n in headers if _DISKS_HEADER.match(lines[n])][index]
+    starts = [n for n in headers if _DISKS_HEADER.match(lines[n])]
+    if index >= len(starts):
+        raise ValueError("its header is written otherwise")
+    start = starts[index]
     end = next((n for n in headers if n > start and not _DISK_TABLE.match(lines[n])), len(lines))
     while end > start + 1 and end < len(lines) and not lines[end - 1].split("#")[0].strip():
         end -= 1

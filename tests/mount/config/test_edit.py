@@ -108,6 +108,16 @@ def test_one_line_of_disks(file: Path):
     assert file.read_text().count("\n") == 2
 
 
+def test_a_header_in_quotes_is_left_to_the_operator(file: Path):
+    text = TABLES.replace("[[disks]]", '[["disks"]]')
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="its header is written otherwise"):
+        edit.remove_disk(str(file), "/data2/commitlog")
+    assert file.read_text() == text
+    edit.write(edit.add_disk(str(file), "/data3/commitlog"))
+    assert len(load_config(file).disks) == 3
+
+
 def test_a_disk_that_cannot_be_configured_is_refused(file: Path):
     file.write_text(TABLES)
     with pytest.raises(ConfigError, match="is disks"):
