@@ -132,13 +132,13 @@ class Rebalancing:
                 yield offered[offset]
 
     async def _move(self, rebalance: Rebalance, segment: Segment, target: DiskNumber) -> bool:
-        disks, drains = self._commitlog.disks, self._copied_away()
+        disks, drains = self._commitlog.disks, self.copied_away()
 
         def is_wanted() -> bool:
             present = self._commitlog.membership.rebalance
             is_same = present is not None and (present.since_s, present.mode) == (rebalance.since_s, rebalance.mode)
             take_part = all(disks[number].intended_state is DiskState.RW for number in (segment.disk, target))
-            return is_same and take_part and self._copied_away() <= drains  # a new drain comes first
+            return is_same and take_part and self.copied_away() <= drains  # a new drain comes first
 
         def rate() -> int:
             present = self._commitlog.membership.rebalance
@@ -146,8 +146,8 @@ class Rebalancing:
 
         return await self._drains.attempt(segment, target, rate, is_wanted)
 
-    def _copied_away(self) -> set[DiskNumber]:
-        """Disks with a drain by copying."""
+    def copied_away(self) -> set[DiskNumber]:
+        """Disks with a drain by copying, which comes first."""
         draining = self._drains.draining()
         return {disk.number for disk in draining if disk.drain and disk.drain.mode.copies}
 

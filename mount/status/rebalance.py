@@ -47,7 +47,7 @@ def plan_report(parts: Parts, mode: RebalanceMode, rate: int, ingest: float) -> 
         "bytes": segments * size,
         "segment_size": size,
         "eta_seconds": seconds,
-        "waits_for_drains": [disk.path for disk in parts.drains.draining()],
+        "waits_for_drains": [paths[number] for number in sorted(parts.rebalancing.copied_away())],
         "last_ended": ended
         and {
             "since": ended.since_s,

@@ -10,8 +10,9 @@ import trio
 from support.pooled import Parts, make, open_parts, place
 
 from commitlogfs.mount.status.moves import drain_report
+from commitlogfs.mount.status.rebalance import plan_report
 from commitlogfs.mount.views.status_text import describe_drain
-from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain, DrainMode
+from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain, DrainMode, RebalanceMode
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.moves.mark import source_of, write_mark
 from commitlogfs.store.pool.catalog import Segment
@@ -183,3 +184,10 @@ def test_a_drain_by_expiry_waits_for_no_disk(parts: Parts) -> None:
     begin(parts, mode=DrainMode.EXPIRY)
     parts.commitlog.disks[DRAINED].is_read_only = True
     assert report_on(parts)["waits_for"] is None
+
+
+def test_a_rebalance_waits_for_drains_that_copy_only(parts: Parts) -> None:
+    begin(parts, mode=DrainMode.EXPIRY)
+    assert plan_report(parts, RebalanceMode.COPY, 0, 0.0)["waits_for_drains"] == []
+    begin(parts, DiskNumber(3))
+    assert plan_report(parts, RebalanceMode.COPY, 0, 0.0)["waits_for_drains"] == [str(parts.directories[2])]
