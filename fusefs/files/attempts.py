@@ -161,9 +161,8 @@ class Attempts:
         """Disks that have neither made the file nor refused it."""
         return {attempt.disk.number for attempt in self._attempts if not attempt.has_ended}
 
-    @property
-    def is_any_begun(self) -> bool:
-        return bool(self._attempts)
+    def asked(self) -> set[DiskNumber]:
+        return {attempt.disk.number for attempt in self._attempts}
 
     async def ask(self, disks: Sequence[DiskFiles], asked_by: float, deadline: float) -> Attempt | None:
         """Ask one disk after the other, until one has given the file its name, or none is left: the next one when

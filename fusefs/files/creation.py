@@ -1,7 +1,7 @@
 """Creates: on the first disk of the plan that takes the segment, within the time that a broker waits."""
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from commitlogfs.fusefs.files.name_changes import NameChanges
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.decisions import Placement
 from commitlogfs.fusefs.kernel.observer import Observer
+from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import (
@@ -117,41 +118,45 @@ class Creation:
             raise SegmentExistsError(
                 f"{name.decode()}: a disk does not answer to an earlier change of this name; repair that disk"
             )
-        await self._usage.refresh(self._timing.usage_age_s)
         await self._changes.settle(name)
-        refused_before = self._commitlog.admission.refuses_for_now(self._commitlog.clock.monotonic())
-        while True:
+        is_refused = self._commitlog.admission.refuses_for_now(self._commitlog.clock.monotonic())
+        if not is_refused:
+            await self._usage.refresh(self._timing.usage_age_s)
+        while (late := self._find_late(name, owner)) is None:
             try:
-                return await self._create_somewhere(name, owner, link_deadline)
+                plan = self._commitlog.plan_create(name)
             except NoDiskAvailableError as error:
-                if refused_before or not error.no_space:
+                if is_refused or not error.no_space:
                     raise
                 if not await self._waited(link_deadline) and not await self._reclaimed(name, owner, link_deadline):
                     raise
+            else:
+                return await self._create_somewhere(plan, owner, link_deadline)
+        handle = self._register(self._take(late), late.plan)  # which may have the last room
+        self._record_placement(late.plan, handle, [])
+        return handle
 
     async def _waited(self, link_deadline: float) -> bool:
-        """Whether a disk may yet answer to an earlier create, and give back what it has reserved for that; then the
-        disks are measured anew after a moment."""
+        """Whether a disk may yet answer to an earlier create, and give back what it has reserved for that; then a
+        moment has passed."""
         again_s = self._next_round_s()
         if not self._under_way.may_answer() or again_s >= link_deadline:
             return False
         with self._under_way.waiting(again_s):
             await trio.sleep_forever()
-        await self._usage.refresh_soon(0.0, self._timing.round_s)  # it may have given it back in this moment
+        await self._measure()
         self._commitlog.admission.forget_refusal()
         return True
 
     async def _reclaimed(self, name: bytes, owner: Owner, link_deadline: float) -> bool:
         """Whether a segment was removed, or may have been, or a late file has come, so that the create is worth
         another attempt. Nothing is removed while a silent disk may make the file, nor if too little time is left
-        for that, and for a disk to make the file after it. Otherwise, the disks are measured before."""
+        for that, and for a disk to make the file after it."""
+        await self._measure()
+        await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
         latest = link_deadline - self._timing.round_s
         if trio.current_time() > latest - self._timing.round_s:
             return False
-        await self._measure()
-        if trio.current_time() > latest - self._timing.round_s:
-            return False
-        await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
         if self._under_way.may_answer():  # what it reserves counts as used, so its figures may show it as full
             return False
         if self._find_late(name, owner) is not None:
@@ -161,23 +166,17 @@ class Creation:
         return True
 
     async def _measure(self) -> None:
+        """A disk may have given something back in this moment."""
         with self._under_way.waiting(trio.current_time() + self._timing.round_s):
-            await self._usage.refresh_soon(self._timing.usage_age_s, self._timing.round_s)
+            await self._usage.refresh_soon(0.0, self._timing.round_s)
 
     def _next_round_s(self) -> float:
         return min(trio.current_time() + self._timing.round_s, self._under_way.next_end_s())
 
-    async def _create_somewhere(self, name: bytes, owner: Owner, link_deadline: float) -> Handle:
-        """On the first disk of the plan that takes it, unless a late file is there: that may have the last room.
-        Raises NoDiskAvailableError, SegmentExistsError."""
-        late = self._find_late(name, owner)
-        if late is not None:
-            handle = self._register(self._take(late), late.plan)
-            self._record_placement(late.plan, handle, [])
-            return handle
-        plan = self._commitlog.plan_create(name)
-        if not plan.order and await self._settle_leftovers(name, link_deadline):
-            plan = self._commitlog.plan_create(name)
+    async def _create_somewhere(self, plan: CreatePlan, owner: Owner, link_deadline: float) -> Handle:
+        """On the first disk of the plan that takes it. Raises NoDiskAvailableError, SegmentExistsError."""
+        if not plan.order:
+            await self._settle_leftovers(plan.name, link_deadline)
         await self._commit_predecessor(plan, link_deadline)
         for reason in plan.skip_reasons:
             self._observer.placement_skipped(reason)
@@ -219,7 +218,7 @@ class Creation:
             winner = await attempts.named(link_deadline + self._timing.link_s)
         if winner is not None:
             return winner
-        if attempts.is_any_silent or not attempts.is_any_begun or trio.current_time() >= link_deadline:
+        if attempts.is_any_silent or not attempts.asked() or trio.current_time() >= link_deadline:
             raise NoDiskAvailableError(
                 f"{plan.name.decode()}: no disk made the segment in time; see `dmesg`", no_space=False, failing=True
             )
@@ -228,36 +227,30 @@ class Creation:
     async def _ask_all(
         self, attempts: Attempts, plan: CreatePlan, owner: Owner, link_deadline: float
     ) -> Attempt | None:
-        """Ask the disks of the plan. As long as some of them do not answer, ask each other one, too, that has got
-        room meanwhile; the oldest segments are removed for that if the rules decide so. Returns and raises as
-        Attempts.named; None also if nothing more can come of it."""
-        order, asked = plan.order, set[DiskNumber]()
+        """Ask the disks of the plan, and each one that gets room meanwhile. The oldest segments are removed for it
+        if the rules decide so. Returns and raises as Attempts.named; None also if nothing more can come of it."""
+        order = plan.order or self._order(plan.name, attempts)
         while trio.current_time() < link_deadline:
             late = self._find_late(plan.name, owner)
             winner = None if late is None else self._take(late)
             if winner is None:
-                winner = await attempts.ask(
-                    self._in_turn(order, asked), self._asked_by(link_deadline), link_deadline
-                )
+                winner = await attempts.ask(self._in_turn(order), self._asked_by(link_deadline), link_deadline)
             if winner is None:  # each that has its blocks gets the time for its link before anything is removed
                 winner = await attempts.named_soon(trio.current_time(), link_deadline)
-            if winner is not None or not self._under_way.silent_since_s():
-                return winner
-            asked.update(order)
-            has_reclaimed = False
-            with attempts.interrupting():
-                await self._measure()
-                has_reclaimed = await self._reclaimed(plan.name, owner, link_deadline)
-            if has_reclaimed:
-                asked = attempts.silent()  # a disk that has refused may have room now
-            order = self._order(plan.name)
-            if has_reclaimed or not asked.issuperset(order):
-                continue
-            if not attempts.is_any_silent:
-                return None
-            winner = await attempts.named_soon(self._next_round_s(), link_deadline)
             if winner is not None:
                 return winner
+            has_reclaimed = False
+            with attempts.interrupting():
+                has_reclaimed = await self._reclaimed(plan.name, owner, link_deadline)
+            order = self._order(plan.name, attempts, has_reclaimed=has_reclaimed)
+            if has_reclaimed or order:
+                continue
+            if attempts.is_any_silent:
+                winner = await attempts.named_soon(self._next_round_s(), link_deadline)
+                if winner is not None:
+                    return winner
+            elif not await self._waited(link_deadline):
+                return None
         return None
 
     def _asked_by(self, link_deadline: float) -> float:
@@ -265,21 +258,29 @@ class Creation:
         can be measured in between."""
         return link_deadline - 3 * self._timing.round_s - self._timing.patience_s
 
-    def _in_turn(self, order: Iterable[DiskNumber], asked: Collection[DiskNumber]) -> list[DiskFiles]:
-        """Those that were not asked; the ones that have not answered an earlier create are last."""
-        hung = self._under_way.silent_since_s()
-        return [self._disks[number] for number in sorted(order, key=hung.__contains__) if number not in asked]
+    def _in_turn(self, order: Iterable[DiskNumber]) -> list[DiskFiles]:
+        """The disks that have not answered an earlier create are last."""
+        return [self._disks[number] for number in sorted(order, key=self._under_way.silent().__contains__)]
 
-    def _order(self, name: bytes) -> tuple[DiskNumber, ...]:
-        """The disks that take the file, by the figures of now. If there are none, that is not the answer to the
-        next create: disks that do not answer may make the file yet."""
-        admission = self._commitlog.admission
+    def _order(self, name: bytes, attempts: Attempts, *, has_reclaimed: bool = False) -> tuple[DiskNumber, ...]:
+        """The disks to ask by the figures of now: none that is silent, nor one that has refused a moment ago but
+        after a removal. If there are none, that is not the answer to the next create: disks that do not answer may
+        make the file yet."""
+        admission, now_s = self._commitlog.admission, self._commitlog.clock.monotonic()
         admission.forget_refusal()
         try:
-            return self._commitlog.plan_create(name).order
+            order = self._commitlog.plan_create(name).order
         except NoDiskAvailableError:
             admission.forget_refusal()
             return ()
+        asked, silent = attempts.asked(), attempts.silent()
+
+        def has_refused(number: DiskNumber) -> bool:
+            return number in asked and health.is_in_backoff(self._commitlog.disks[number], now_s)
+
+        return tuple(
+            number for number in order if number not in silent and (has_reclaimed or not has_refused(number))
+        )
 
     def _record_moved_on(self, plan: CreatePlan, error: DiskError, failures: list[str]) -> None:
         self._observer.placement_skipped(type(error).__name__)
@@ -366,19 +367,14 @@ class Creation:
             disk = self._disks[predecessor.disk]
             log_event(log, logging.WARNING, "commit_wait_timed_out", segment=predecessor.name, disk=disk.path)
 
-    async def _settle_leftovers(self, name: bytes, deadline: float) -> bool:
-        """If no other disk takes the segment, ask the disks that may hold an empty file of this name. Returns
-        whether one of them does not."""
-        is_any_gone = False
+    async def _settle_leftovers(self, name: bytes, deadline: float) -> None:
+        """If no other disk takes the segment, ask the disks that may hold an empty file of this name."""
 
         async def ask(file: Segment) -> None:
-            nonlocal is_any_gone
             if await self._disks[file.disk].is_certainly_absent(name):
-                is_any_gone = True
                 self._commitlog.record_leftover_gone(file)
 
         with trio.move_on_at(deadline):
             async with trio.open_nursery() as nursery:
                 for file in self._commitlog.others.leftovers_named(name):
                     nursery.start_soon(ask, file)
-        return is_any_gone

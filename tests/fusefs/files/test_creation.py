@@ -140,6 +140,57 @@ def test_nobody_is_asked_for_room_again_and_again(workdir: Path, monkeypatch: py
         trio.run(main)
 
 
+def test_a_create_that_is_refused_for_now_measures_nothing(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a measurement takes longer than its figures count."""
+    times = replace(PATIENT.requests, no_disk_s=60.0, usage_age_s=0.0)
+    measured = 0
+
+    def measure(dirfd: int) -> DiskUsage:
+        nonlocal measured
+        measured += 1
+        usage = measure_usage(dirfd)
+        return replace(usage, free_bytes=0, available_bytes=0)
+
+    async def main() -> None:
+        nonlocal measured
+        with pytest.raises(NoDiskAvailableError):
+            await make(opened, 0)
+        assert measured
+        measured = 0
+        with pytest.raises(NoDiskAvailableError):
+            await make(opened, 0)
+        assert measured == 0
+
+    monkeypatch.setattr("commitlogfs.fusefs.disks.usage_monitor.measure_usage", measure)
+    with open_parts(workdir, timing=replace(PATIENT, requests=times)) as opened:
+        trio.run(main)
+
+
+def test_a_create_waits_once_for_the_segment_before_it(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often all disks are asked: a hung disk would cost the same time again."""
+    waits: list[DiskNumber] = []
+    removals = [True, True, False]
+
+    async def reclaim() -> bool:
+        opened.commitlog.admission.forget_refusal()  # as a removal does
+        return removals.pop(0)
+
+    async def committed(number: DiskNumber) -> None:
+        waits.append(number)
+
+    async def main() -> None:
+        await make(opened, 0)
+        failing(monkeypatch, opened, 1, 2, 3, code=errno.ENOSPC)
+        monkeypatch.setattr(opened.background, "committed", committed)
+        with pytest.raises(NoDiskAvailableError):
+            await make(opened, 1)
+        assert removals == []
+        assert waits == [1]
+
+    with open_parts(workdir, reclaim=reclaim) as opened:
+        trio.run(main)
+
+
 def test_waiting_for_another_change_counts(workdir: Path) -> None:
     """The broker gives up after 5 s, whatever the time was spent on."""
     times = replace(PATIENT.requests, create_s=0.3, link_s=0.1, reclaim_s=0.1, round_s=0.05)

@@ -991,6 +991,42 @@ def test_a_create_waits_for_a_removal_that_nobody_waits_for(
     live(call, main)
 
 
+def test_a_disk_that_refused_is_asked_after_a_removal_that_was_left(live, monkeypatch: pytest.MonkeyPatch):
+    """The removal is left because a disk has its blocks, and ends when nobody waits for it. That disk then hangs in
+    its link."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 2, 3, 3, 3])
+        await life.leaves({1: 10, 2: 1})
+        removing, may_remove = remove_slowly(monkeypatch)
+        linking, may_link = link_slowly(monkeypatch)
+        try:
+            async with life.creating():
+                life.silence.release(2, error=errno.ENOSPC)
+                await life.asked(1)
+                await life.passes(DEFAULTS.hedge_s)
+                await life.when(lambda: life.parts.commitlog.disks[DiskNumber(2)].last_failure is not None)
+                life.room.leave(2, 0)
+                life.silence.release(2)
+                await life.passes(RECLAIM_AFTER_S)
+                await life.when(removing.is_set)
+                life.silence.release(1)
+                await life.when(linking.is_set)
+                await life.when(lambda: life.parts.commitlog.is_removing)
+                may_remove.set()
+                await life.when(lambda: not life.parts.commitlog.is_removing)
+                monkeypatch.undo()
+                await life.lives_for(DEFAULTS.create_s)
+        finally:
+            may_remove.set()
+            may_link.set()
+        assert life.handle is not None
+        assert life.handle.file.disk == 2
+        assert life.indexes == [1, 2, 3, 4, 5]
+
+    live("reserve", main)
+
+
 def test_a_removal_that_hangs_ends_no_attempt(live, call, monkeypatch: pytest.MonkeyPatch):
     async def main(life: Life) -> None:
         await life.full_but_for(1, [2, 3, 2, 3, 2])
