@@ -157,7 +157,12 @@ class Resizing:
         async with self._changes.lock:
             if file.role is Role.GIVEN_UP:
                 return True
-            if not self._may_give_up(file) or not await self._is_certainly_empty(file):
+            if not self._may_give_up(file):
+                return False
+            is_empty = False
+            with trio.move_on_after(self._timing.resize_s):  # a sick disk may not answer, and all names wait
+                is_empty = await self._is_certainly_empty(file)
+            if not is_empty:
                 return False
             self._backing.record_gone(file)
             self._commitlog.record_given_up(file)

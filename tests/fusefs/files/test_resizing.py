@@ -24,6 +24,7 @@ from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files import changes
 from commitlogfs.store.files.attributes import PackedAttributes, mtime_of
 from commitlogfs.store.files.changes import Changes
+from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.timing import RequestTiming
 
@@ -249,6 +250,36 @@ def test_the_blocks_show_that_a_refused_segment_is_empty(
             await life.parts.handles.release(inodes.encode(file))
         await life.resize(file)
         assert file.role is Role.GIVEN_UP
+
+    live(main)
+
+
+def test_names_wait_a_quarter_of_a_second_for_the_blocks(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sick disk may not answer, and everybody who creates or removes a segment waits meanwhile. The segment stays
+    then: it may hold data."""
+
+    async def main(life: Life) -> None:
+        monkeypatch.setattr(_syscalls, "cachestat", unknown)
+        file, names = await life.make(), life.parts.changes.lock
+        async with life.resizing(file):
+            life.journal.answer(errno.EIO)
+        asked, may_answer = threading.Event(), threading.Event()
+
+        def ask_silent_disk(*_: object) -> bool:
+            asked.set()
+            return may_answer.wait(PATIENCE_S)
+
+        monkeypatch.setattr(leftovers, "name_holds_nothing", ask_silent_disk)
+        try:
+            async with life.resizing(file):
+                await life.when(asked.is_set)
+                await life.passes(DEFAULTS.resize_s - MOMENT_S)
+                assert names.locked()
+                await life.passes(MOMENT_S)
+                assert not names.locked()
+        finally:
+            may_answer.set()
+        assert file.role is Role.SEGMENT
 
     live(main)
 
