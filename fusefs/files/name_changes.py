@@ -73,7 +73,7 @@ class NameChanges:
             self._commitlog.names.record_denied(name)
 
     async def outlast(self) -> bool:
-        """Wait for the changes that go on although their callers do not wait any more, each until it has had its
+        """Wait for the changes that continue although their callers do not wait any more, each until it has had its
         time. False, and no wait, if there are none of these."""
         under_way = [one for one in self._in_flight.values() if one.until_s > trio.current_time()]
         for one in under_way:
