@@ -144,7 +144,7 @@ class Creation:
             return False
         with self._under_way.waiting(again_s):
             await trio.sleep_forever()
-        await self._measure()
+        await self._measure(link_deadline)
         self._commitlog.admission.forget_refusal()
         return True
 
@@ -152,7 +152,7 @@ class Creation:
         """Whether a segment was removed, or may have been, or a late file has come, so that the create is worth
         another attempt. Nothing is removed while a silent disk may make the file, nor if too little time is left
         for that, and for a disk to make the file after it."""
-        await self._measure()
+        await self._measure(link_deadline)
         await trio.lowlevel.checkpoint_if_cancelled()  # before the decision: the measurement may have hidden that
         latest = link_deadline - self._timing.round_s
         if trio.current_time() > latest - self._timing.round_s:
@@ -165,10 +165,11 @@ class Creation:
             return await self._reclaim()
         return True
 
-    async def _measure(self) -> None:
+    async def _measure(self, link_deadline: float) -> None:
         """A disk may have given something back in this moment."""
-        with self._under_way.waiting(trio.current_time() + self._timing.round_s):
-            await self._usage.refresh_soon(0.0, self._timing.round_s)
+        patience_s = min(self._timing.round_s, max(0.0, link_deadline - trio.current_time()))
+        with self._under_way.waiting(trio.current_time() + patience_s):
+            await self._usage.refresh_soon(0.0, patience_s)
 
     def _next_round_s(self) -> float:
         return min(trio.current_time() + self._timing.round_s, self._under_way.next_end_s())

@@ -778,10 +778,11 @@ def test_a_pause_while_the_disks_are_measured_is_no_silence(live, call, monkeypa
         async with life.creating():
             await life.asked(1)
             await life.passes(2 * DEFAULTS.hedge_s - STEP_S)
-            monkeypatch.setattr(os, "statvfs", statvfs_slowly)
-            await trio.testing.wait_all_tasks_blocked()
-            life.clock.jump(STEP_S)
-            await life.when(measuring.is_set)
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "statvfs", statvfs_slowly)
+                await trio.testing.wait_all_tasks_blocked()
+                life.clock.jump(STEP_S)
+                await life.when(measuring.is_set)
             await trio.testing.wait_all_tasks_blocked()
             life.clock.jump(1.6)
             may_end.set()
@@ -794,6 +795,33 @@ def test_a_pause_while_the_disks_are_measured_is_no_silence(live, call, monkeypa
         assert life.indexes == [0, 1, 2, 3, 4, 5]
 
     live(call, main)
+
+
+def test_a_create_whose_time_ends_in_a_pause_measures_nothing_after_it(live, monkeypatch: pytest.MonkeyPatch):
+    """It would end later for that."""
+
+    async def main(life: Life) -> None:
+        await life.full_but_for(1, [2, 3, 2, 3, 2])
+        statvfs, may_end = life.room.statvfs, threading.Event()
+
+        def statvfs_slowly(path: int | str) -> object:
+            assert may_end.wait(PATIENCE_S)
+            return statvfs(path)
+
+        try:
+            async with life.creating():
+                await life.asked(1)
+                await life.passes(STEP_S)
+                with monkeypatch.context() as patch:
+                    patch.setattr(os, "statvfs", statvfs_slowly)
+                    life.clock.jump(DEFAULTS.create_s - STEP_S)
+                    await life.when(lambda: life.has_ended)
+        finally:
+            may_end.set()
+        assert life.error is not None
+        assert life.clock.current_time() == pytest.approx(DEFAULTS.create_s)
+
+    live("reserve", main)
 
 
 def test_what_a_create_has_reserved_does_not_show_its_disk_as_full(live):
@@ -1358,12 +1386,13 @@ def test_a_disk_that_is_measured_slowly_makes_the_figures_of_the_others_old(live
                 measured.set()
             return figures
 
-        monkeypatch.setattr(os, "statvfs", statvfs)
         usage = life.parts.usage
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(usage.refresh, 0)
-                await life.when(measured.is_set)
+                with monkeypatch.context() as patch:
+                    patch.setattr(os, "statvfs", statvfs)
+                    nursery.start_soon(usage.refresh, 0)
+                    await life.when(measured.is_set)
                 await life.when(lambda: life.parts.threads.statistics() == {1: 1, 2: 0, 3: 0})
                 life.room.leave(2, 5)
                 await trio.testing.wait_all_tasks_blocked()
