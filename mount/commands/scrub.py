@@ -200,8 +200,8 @@ def clear(
         settings.say(f"{target.name}: {_describe_cleared(answer, verb)}")
     files = answer.get("not_removed", ())  # a daemon of a former version has none
     for name in answer["kept"]:
-        text = "its verdict could not be removed: it moves at this moment, or see `dmesg`; repeat the command"
-        typer.echo(f"{name}: {text}", err=True)
+        reason = "the segment moves at this moment, or see `dmesg`"
+        typer.echo(f"{name}: its verdict could not be removed: {reason}; repeat the command", err=True)
     pending = answer.get("pending", ())
     if pending:
         text = f"{count_of(len(pending), 'segment')} left; the daemon continues: repeat the command"
