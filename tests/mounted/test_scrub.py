@@ -133,6 +133,7 @@ def test_a_verdict_stays_until_it_is_cleared(filled: PoolMount) -> None:
     assert filled.cli("scrub", "clear", filled.name, "--segment", filled.path(2).name).status == 4
     assert filled.cli("scrub", "clear", filled.name, "--segment", name).status == 0
     assert damaged(filled) == {}
+    filled.require_logged(f"event=verdict_cleared segment={name} ")
     assert not scrubs.has_verdict(filled, 1)
     assert scrub(filled) == {}
 
