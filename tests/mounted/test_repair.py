@@ -234,9 +234,11 @@ def test_each_kind_is_repaired_and_gaps_are_filled(filled: PoolMount, slave: Pat
 
 
 def write_anew(pool: PoolMount, index: int, data: bytes) -> None:
-    """Other content for a segment, and its checksum."""
+    """Other content for a segment, and its checksum, of which the daemon knows: one that is removed from the file
+    before would be computed anew."""
     checksums.write(pool.path(index), data, checksums.LONG_AGO_NS - 1)
     eventually(lambda: checksums.is_valid(backing(pool, index)))
+    await_checksums(pool, COUNT - NEWEST)
 
 
 def seal_early(pool: PoolMount, index: int) -> bytes:
