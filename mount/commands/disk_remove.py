@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from commitlogfs.console import settings
+from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.disk_calls import (
     DiskArgument,
@@ -78,8 +79,10 @@ def plan_removal_of(target: Target, disk: str) -> dict[str, Any]:
         file, present, status = _open_configuration(stack, target)
         if _is_left(disk, status):
             ask(target, "disk-forget", directory=disk, dry_run=True)
+            plan_removal(present, file, disk)
             return {"name": target.name, "number": None, "path": disk, "pid": None}
         plan = ask(target, "disk-leave", disk=disk, dry_run=True)
+        plan_removal(present, file, plan["path"])
         rehearse(target.name, present, None, "removed")
         return {**plan, "file": file}
 
@@ -109,7 +112,7 @@ def leave_pool(target: Target, disk: str, timeout: float) -> dict[str, Any]:
             config_edit.write(planned)
         pid = hand_over(target, timeout, undo)
         wait_until_gone(target, plan["number"], timeout)
-        ask(target, "disk-forget", directory=path)
+        _forget_record(target, path)
     return {"number": plan["number"], "path": path, "pid": pid}
 
 
@@ -134,6 +137,14 @@ def _forget_left(target: Target, path: str, planned: Edit | None) -> None:
     if planned is not None:
         config_edit.write(planned)
     ask(target, "disk-forget", directory=path)
+
+
+def _forget_record(target: Target, path: str) -> None:
+    """The disk has left. What it records of the pool has no effect any more, so it may stay."""
+    try:
+        ask(target, "disk-forget", directory=path)
+    except RefusedError as error:
+        typer.echo(f"commitlogfs: warning: {error}; the disk has left the pool, and still records it", err=True)
 
 
 def _keep(target: Target, file: str, path: str, planned: Edit | None) -> None:

@@ -86,6 +86,10 @@ def _joined_before(name: str, status: dict[str, Any], old: str, path: str) -> di
     disk = next((disk for disk in status["disks"] if disk["path"] == path), None)
     if disk is None:
         return None
+    if _state(status, old) == "leaving":
+        raise RefusedError(
+            f"{name}: {path} is disk {disk['number']} already, and {old} leaves; run `disk remove {old}`"
+        )
     if _state(status, old) != "draining" or path == old:
         raise RefusedError(
             f"{name}: {path}: is disk {disk['number']} of this pool already; to empty {old} into the others, use "

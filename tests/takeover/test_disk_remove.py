@@ -11,7 +11,7 @@ from support import faults
 from support.faults import FaultPlan
 from support.freezing import frozen
 from support.kept import KeptMount
-from support.loop_disks import DiskFarm
+from support.loop_disks import DiskFarm, LargeBlockDisk, commitlog_directories
 from support.pools import PoolMount
 from support.timings import WITHOUT_WRITES
 from support.waiting import PATIENCE_S, eventually
@@ -158,6 +158,21 @@ def test_an_empty_disk_leaves_and_can_come_back(kept: KeptMount) -> None:
     assert ran.out.startswith(f"test: {directory} is disk 5 of the pool")  # a number is not used again
 
 
+def test_a_disk_that_was_unmounted_before_leaves(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> None:
+    """Nothing is at its path any more, where it would lose its record of the pool."""
+    disks = [disk_farm.add_of(LargeBlockDisk) for _ in range(3)]
+    pool = keep(disks=commitlog_directories(*disks)).pool
+    assert pool.cli("disk", "cordon", 3, pool.name).status == 0
+    pool.make_segments(range(4))
+    disks[2].detach()
+    ran = pool.cli("disk", "remove", 3, pool.name)
+    assert (ran.status, ran.out) == (0, f"test: disk 3 ({pool.disks[2]}) has left the pool; unmount it\n"), ran
+    assert "; the disk has left the pool, and still records it\n" in ran.err
+    assert served(pool) == [str(disk) for disk in pool.disks[:2]]
+    assert str(pool.disks[2]) not in pool.config.read_text()
+    assert not pool.status()["degraded"]
+
+
 def test_a_dry_run_changes_nothing(kept: KeptMount) -> None:
     pool = kept.pool
     before = (pool.config.read_text(), pool.status()["members"], pool.status()["disks"][3]["state"])
@@ -165,6 +180,16 @@ def test_a_dry_run_changes_nothing(kept: KeptMount) -> None:
     assert ran.status == 0, ran.err
     assert f"disk 4 ({pool.disks[3]}) would leave the pool" in ran.out
     assert (pool.config.read_text(), pool.status()["members"], pool.status()["disks"][3]["state"]) == before
+
+
+def test_a_file_that_cannot_be_edited_is_seen_by_a_dry_run(kept: KeptMount) -> None:
+    pool = kept.pool
+    pool.config.write_text(pool.config.read_text().replace("[[disks]]", '[["disks"]]'))
+    before = (pool.config.read_text(), pool.status()["members"])
+    for options in ((), ("--dry-run",)):
+        ran = pool.cli("disk", "remove", 4, pool.name, *options)
+        assert (ran.status, "its header is written otherwise" in ran.err, ran.out) == (2, True, "")
+    assert (pool.config.read_text(), pool.status()["members"]) == before
 
 
 def test_a_disk_that_holds_segments_stays(kept: KeptMount) -> None:

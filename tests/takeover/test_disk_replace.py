@@ -250,6 +250,23 @@ def test_repeated_after_an_interruption_it_continues(kept: KeptMount) -> None:
     assert (ran.status, "is disk 4 of this pool already; to empty" in ran.err) == (4, True)
 
 
+def test_repeated_after_an_interruption_of_the_end_it_names_what_is_left(kept: KeptMount) -> None:
+    """The old disk is empty and leaves; the command was interrupted before the configuration was changed."""
+    pool = kept.pool
+    new = new_directory(pool)
+    assert pool.cli("disk", "replace", 2, new, pool.name, "--rate", FAST).status == 0
+    pool.make_segments(range(COUNT, COUNT + 4))
+    eventually(lambda: pool.ask("status")["disks"][1]["segments"] == 0)
+    pool.ask("disk-leave", disk="2")
+    ran = pool.cli("disk", "replace", 2, new, pool.name, "--wait")
+    old = pool.disks[1]
+    assert (ran.status, ran.err) == (
+        4,
+        f"commitlogfs: test: {new} is disk 4 already, and {old} leaves; run `disk remove {old}`\n",
+    )
+    assert pool.cli("disk", "remove", old, pool.name).status == 0
+
+
 @pytest.fixture
 def full_pool(disk_farm: DiskFarm, keep: Callable[..., KeptMount]) -> Callable[..., PoolMount]:
     """Makes a pool of two disks, of which the first is full up to this percentage. Options as for `keep`."""
