@@ -219,7 +219,9 @@ def _describe_stuck(drain: dict[str, Any]) -> str:
     count = drain["segments_left"] - drain["segments_kept"]
     if count == drain["unreadable_segments"]:
         return f"nothing can be read ({count:,}); they are tried every 10 min"
-    if count == drain.get("rotten_segments", 0):  # a daemon of a former version does not report it
+    if drain["mode"] != "failing" and count == drain.get(
+        "rotten_segments", 0
+    ):  # a former daemon does not report it
         if count == 1:
             return "1 differs from its checksum; `disk drain --failing` moves it"
         return f"{count:,} differ from their checksums; `disk drain --failing` moves them"

@@ -177,6 +177,16 @@ def test_a_drain_that_waits_for_the_broker(count, text):
     assert describe_drain({"drain": drain, "held_segments": 0}) == f"draining: {text}"
 
 
+def test_a_drain_that_saves_all_names_no_way_that_it_goes_already():
+    """As of a damaged segment whose file is too short, which no drain moves."""
+    reason = {"disk": "/data1", "segment": "0" * 20, "reason": "has 1 bytes instead of 2"}
+    drain = a_drain(segments_left=1, segments_kept=0, rotten_segments=1, waits_for=reason, eta_seconds=None)
+    said = describe_drain({"drain": drain, "held_segments": 0})
+    assert said == "draining: 1 segment left, of which 1 differs from its checksum; `disk drain --failing` moves it"
+    said = describe_drain({"drain": {**drain, "mode": "failing"}, "held_segments": 0})
+    assert said == f"draining: 1 segment left; waits for /data1 ({'0' * 20}: has 1 bytes instead of 2)"
+
+
 def test_a_disk_in_fall_back():
     document = a_document(placement={"fallback": True, "next_disk": None})
     said = describe_disk(a_disk(next_threshold="full", eta_seconds=60.0), document)
