@@ -14,11 +14,10 @@ directories their names again.
 
 import ctypes
 import fcntl
-import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -27,8 +26,9 @@ from pathlib import Path
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline.jobs.rename_exchange import exchange, mount_points, require_exchange
 from commitlogfs.pipeline.log.errors import LocationError, PipelineError
+from commitlogfs.pipeline.log.identity import Fingerprint, fingerprints_of_range, is_same
 from commitlogfs.pipeline.log.locations import absolute_places
-from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, list_segments, open_segment, read_at
+from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.store.broker_store import (
     ABORT_FILE,
@@ -39,13 +39,13 @@ from commitlogfs.store.broker_store import (
     LOCK_FILE,
 )
 from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
+from commitlogfs.store.segment import format_segment_name
 
 MANIFEST = "rebuild.json"
 """In the output of a rebuild: the log from which it was made."""
 JOURNAL = "rebuild-apply.json"
 """In the store's root, while directories are being exchanged."""
 _PARTS = (CONSUME_QUEUE, BATCH_CONSUME_QUEUE, INDEX)
-_HEADS, _HEAD_BYTES = 2, 256
 
 
 class ApplyRefusedError(PipelineError):
@@ -59,9 +59,8 @@ class Manifest:
     log: str
     segment_size: int
     end_offset: int
-    heads: Mapping[str, str]
-    """Base offset of a segment -> digest of its first bytes, for the last segments that were read. They identify
-    the log; older segments may be deleted."""
+    identity: tuple[Fingerprint, ...]
+    """The first and the last message that were read. They identify the log; older segments may be deleted."""
     misplaced: int = 0
     """Entries in wrong positions (RebuildResult)."""
 
@@ -91,9 +90,8 @@ class ApplyResult:
 
 def make_manifest(log: str, listing: LogListing, end_offset: int, *, misplaced: int = 0) -> Manifest:
     """The manifest for an output made of `listing` up to `end_offset`. Raises SegmentGoneError, LocationError."""
-    begun = [segment for segment in listing.segments if segment.base_offset < end_offset]
-    heads = {segment.name: _head(segment, end_offset) for segment in begun[-_HEADS:]}
-    return Manifest(absolute_places(log), listing.segment_size, end_offset, heads, misplaced)
+    identity = fingerprints_of_range(listing, listing.begin_offset, end_offset)
+    return Manifest(absolute_places(log), listing.segment_size, end_offset, identity, misplaced)
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
@@ -197,19 +195,22 @@ class _StoreLog:
         self._own, self._given, self._clock = own, given, clock
 
     def is_as_read(self, manifest: Manifest) -> bool:
-        """Whether the log's end has not changed since."""
-        return find_end(self._listing(manifest), clock=self._clock) == manifest.end_offset
+        """Whether this is the log that was read, and its end has not changed since."""
+        listing = self._listing(manifest)
+        if _other(listing, manifest) is not None:
+            return False
+        return find_end(listing, clock=self._clock) == manifest.end_offset
 
     def require_same(self, manifest: Manifest, output: Path) -> None:
         listing = self._listing(manifest)
-        there = {segment.name: segment for segment in listing.segments}
-        for name, head in manifest.heads.items():
-            if name not in there or _head(there[name], manifest.end_offset) != head:
-                raise ApplyRefusedError(
-                    f"{output}: was made from {manifest.log}, not from the log in "
-                    f"{listing.segments[0].uri.rpartition('/')[0]} (segment {name} differs); rebuild from this "
-                    "store's log"
-                )
+        other = _other(listing, manifest)
+        if other is not None:
+            segment = format_segment_name(other.offset - other.offset % manifest.segment_size).decode()
+            raise ApplyRefusedError(
+                f"{output}: was made from {manifest.log}, not from the log in "
+                f"{listing.segments[0].uri.rpartition('/')[0]} (segment {segment} differs at log offset "
+                f"{other.offset}); rebuild from this store's log"
+            )
 
     def _listing(self, manifest: Manifest) -> LogListing:
         for place in self._own, self._given:
@@ -221,6 +222,16 @@ class _StoreLog:
         )
 
 
+def _other(listing: LogListing, manifest: Manifest) -> Fingerprint | None:
+    """A message that was read, but is not in the log. The first one may be deleted since, the last one must be
+    there."""
+    for one in manifest.identity:
+        same = is_same(listing, one)
+        if same is False or (same is None and one == manifest.identity[-1]):
+            return one
+    return None
+
+
 def _listing(place: str, segment_size: int) -> LogListing:
     """The log at `place`; empty if `place` does not exist. Raises LocationError if it cannot be read."""
     try:
@@ -229,12 +240,6 @@ def _listing(place: str, segment_size: int) -> LogListing:
         if isinstance(error.__cause__, FileNotFoundError):
             return LogListing(segment_size, ())
         raise
-
-
-def _head(segment: SegmentFile, end_offset: int) -> str:
-    length = min(_HEAD_BYTES, end_offset - segment.base_offset)
-    with open_segment(segment) as reader:
-        return hashlib.sha256(read_at(reader, 0, length).tobytes()).hexdigest()
 
 
 def _begin(output: Path, store_root: Path, log: _StoreLog, clock: Clock, *, accept_misplaced: bool) -> _Journal:
@@ -304,8 +309,10 @@ def _require_exchangeable(output: Path, store_root: Path, names: Sequence[str]) 
 
 def _read_manifest(output: Path) -> Manifest:
     try:
-        return Manifest(**json.loads((output / MANIFEST).read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        fields = json.loads((output / MANIFEST).read_text())
+        identity = tuple(map(Fingerprint.of_json, fields.pop("identity")))
+        return Manifest(**fields, identity=identity)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ApplyRefusedError(
             f"{output}: is not a complete output of a rebuild ({MANIFEST}: {error}); rebuild again"
         ) from error

@@ -12,7 +12,7 @@ The output appears under its name when it is complete; an unfinished run leaves 
 import os
 import shutil
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from functools import partial
 from operator import itemgetter
@@ -108,6 +108,7 @@ def rebuild(
         )
     warn_of_unread_end(listing, end_offset, clock=clock)
     splits = plan_splits(listing, end_offset, split_size=split_size)
+    manifest = make_manifest(log, listing, end_offset)  # first, in case that the log is replaced while it is read
     building = output.with_name(f"{output.name}.building-{os.urandom(4).hex()}")
     with output_errors(building):
         building.mkdir(parents=True)
@@ -115,8 +116,7 @@ def rebuild(
         run = _Run(spark, building, settings, index=index and settings.index_enabled, queues=consumequeue)
         with show_progress(spark, on_progress, clock=clock), worker_errors():
             run.run(splits, mode)
-        misplaced = run.queue_figures["misplaced"]
-        manifest = make_manifest(log, listing, end_offset, misplaced=misplaced)
+        manifest = replace(manifest, misplaced=run.queue_figures["misplaced"])
         with output_errors(building):
             names = run.finish(zone)
             write_manifest(building / "out", manifest)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.jobs import apply
 from commitlogfs.pipeline.jobs import rename_exchange as exchanging
-from commitlogfs.pipeline.jobs.apply import ApplyRefusedError, Manifest, make_manifest, write_manifest
+from commitlogfs.pipeline.jobs.apply import ApplyRefusedError, make_manifest, write_manifest
 from commitlogfs.pipeline.jobs.rename_exchange import exchange, mount_points
 from commitlogfs.pipeline.log.errors import LocationError
 from commitlogfs.pipeline.log.locations import absolute_places
@@ -129,8 +130,9 @@ def test_a_log_that_has_grown_since_is_refused(store: Store) -> None:
 
 
 def test_queues_with_misplaced_entries_are_installed_on_demand_only(store: Store) -> None:
-    manifest = json.loads((store.output / "rebuild.json").read_text())
-    write_manifest(store.output, Manifest(**(manifest | {"misplaced": 1234})))
+    listing = list_segments(str(store.log.directory))
+    manifest = make_manifest(str(store.log.directory), listing, store.log.end)
+    write_manifest(store.output, replace(manifest, misplaced=1234))
     with pytest.raises(ApplyRefusedError, match=r"1,234 entries are in wrong positions.*--topic-start") as caught:
         apply_rebuilt(store.output, store.root)
     assert "\n" not in str(caught.value)
@@ -282,6 +284,23 @@ def test_the_output_of_another_log_is_refused(store: Store, tmp_path: Path) -> N
         apply_rebuilt(
             store.output, other.root, own_log=str(other.log.directory), given_log=str(store.log.directory)
         )
+
+
+def test_another_end_of_the_same_length_is_another_log(store: Store) -> None:
+    """The broker cut its log back and stored as many messages again."""
+    last = store.log.offsets[-1]
+    store.log.write_at(last, make_record(last, body=b"hallo"))
+    with pytest.raises(ApplyRefusedError, match=rf"segment 0{{20}} differs at log offset {last}"):
+        apply_rebuilt(store.output, store.root)
+    assert [store.content(part) for part in PARTS] == ["old", "old"]
+
+
+def test_a_result_without_identity_is_refused(store: Store) -> None:
+    manifest = json.loads((store.output / "rebuild.json").read_text())
+    del manifest["identity"]
+    (store.output / "rebuild.json").write_text(json.dumps(manifest))
+    with pytest.raises(ApplyRefusedError, match=r"is not a complete output of a rebuild .*identity.*rebuild again"):
+        apply_rebuilt(store.output, store.root)
 
 
 def test_a_store_whose_own_log_cannot_be_read_is_not_taken_for_one_without(store: Store, tmp_path: Path) -> None:
