@@ -390,6 +390,7 @@ def _show_plan(plan: "ExportPlan", *, as_json: bool) -> None:
         f"{count_of(len(plan.before), 'range')} finished before; {approximate_size(plan.todo_bytes)} of the log to "
         f"export in {count_of(len(plan.todo), 'range')}"
     )
+    _show_removed(plan.removed, "would be removed")
     for start, end in plan.todo:
         common.show(f"{start}-{end}")
     for one in plan.kept:
@@ -414,12 +415,21 @@ def _show(result: "ExportResult", sizes: "Sequence[TableSize]" = (), *, as_json:
     if wants_json(as_json):
         common.show_json(result.as_json() | {"tables": [one.as_json() for one in sizes]})
         return
+    _show_removed(result.removed, "removed")
     _show_exported(result)
     if not result.ranges and not result.kept:
         common.say(f"Nothing new: the log is exported up to {result.end_offset:,}.")
     _show_missing(result)
     common.complain_of(result.damages)
     _show_sizes(sizes)
+
+
+def _show_removed(removed: "Sequence[FinishedRange]", what: str) -> None:
+    if removed:
+        common.say(
+            f"{what}: {count_of(len(removed), 'range')} of another log, log offsets {removed[0].start} to "
+            f"{removed[-1].end}"
+        )
 
 
 def _show_exported(result: "ExportResult") -> None:

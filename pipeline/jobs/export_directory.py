@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -31,13 +31,17 @@ from commitlogfs.pipeline.log.errors import (
     os_reason,
     output_errors,
 )
+from commitlogfs.pipeline.log.identity import Fingerprint
 from commitlogfs.pipeline.log.scanner import Damage
 
+FORMAT: Final = 2
+"""The setting `format` of an output. Since 2, each finished range says of which log it is."""
 OWN: Final = "_commitlogfs"
 _COLUMNS: Final = "columns"
 """The setting that may change: later runs may add columns."""
 _TABLE: Final = "whole_files"
 """The setting of an output whose files an Iceberg table has."""
+_FORMAT: Final = "format"
 _COMMITTING: Final = ".committing"
 _UNFINISHED: Final = ".tmp"
 _LONGEST_NAME: Final = 255
@@ -79,6 +83,8 @@ class FinishedRange:
     rows: int
     files: tuple[FinishedFile, ...]
     damages: tuple[Damage, ...]
+    log: tuple[Fingerprint, ...]
+    """The first and the last message of the range, which identify the log that it was exported from."""
 
     @property
     def name(self) -> str:
@@ -92,6 +98,7 @@ class FinishedRange:
             rows=document["rows"],
             files=tuple(FinishedFile(**file) for file in document["files"]),
             damages=tuple(Damage(**damage) for damage in document["damages"]),
+            log=tuple(map(Fingerprint.of_json, document["log"])),
         )
 
 
@@ -157,6 +164,11 @@ class ExportDirectory:
         if before is None:
             self._require_empty()
             return
+        if before.get(_FORMAT) != settings.get(_FORMAT):
+            raise ExportRefusedError(
+                f"{self.place}: was exported by another version of commitlogfs, which did not record the log's "
+                "identity or recorded it in another way; export into another output"
+            )
         for key in sorted({*before, *settings}):
             if before.get(key) != settings.get(key) and not (key == _COLUMNS and _extends(settings, before)):
                 if key == _TABLE:
@@ -299,6 +311,17 @@ class ExportDirectory:
             self._carry_out(document)
             self._is_cut_short = False
 
+    def remove(self, finished: FinishedRange) -> None:
+        """Delete the files of a range, then its manifest: after a kill, the manifest names what may be left. Raises
+        OutputError."""
+        with output_errors(self.place):
+            for file in finished.files:
+                if self._info(file.path).type == fs.FileType.File:
+                    self._fs.delete_file(self._path(file.path))
+            self._sync_directories({file.path.rpartition("/")[0] for file in finished.files})
+            self._fs.delete_file(self._path(f"{OWN}/ranges/{finished.name}.json"))
+            self._sync_directories([f"{OWN}/ranges"])
+
     def clear_building(self) -> None:
         """Delete unfinished files, unless a commit is interrupted: its files may be among them."""
         for info in self._list(f"{OWN}/building") if not self._is_cut_short else ():
@@ -332,7 +355,7 @@ class ExportDirectory:
             if self._info(path).type == fs.FileType.File:
                 self._fs.delete_file(self._path(path))
         self._sync_directories(directories)
-        finished = {key: document[key] for key in ("start", "end", "rows", "files", "damages")}
+        finished = {field.name: document[field.name] for field in fields(FinishedRange)}
         name = FinishedRange.of_json(finished).name
         self._write_json(f"{OWN}/ranges/{name}.json", finished)
         self._fs.delete_file(self._path(f"{OWN}/ranges/{name}{_COMMITTING}"))

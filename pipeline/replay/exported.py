@@ -21,6 +21,7 @@ from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.pipeline.arrays.array_types import Longs
 from commitlogfs.pipeline.bodies.compression import BodyError
 from commitlogfs.pipeline.jobs.export_directory import (
+    FORMAT,
     ExportDirectory,
     FinishedFile,
     FinishedRange,
@@ -43,7 +44,6 @@ NEEDED: Final = (*COLUMNS, "sysFlag")
 _OPTIONAL: Final = "segment"
 """Only reports of damage have it."""
 _SCHEMA: Final = pa.schema([ALL_COLUMNS.field(name) for name in (*NEEDED, _OPTIONAL)])
-_FORMAT: Final = 1
 _UNDECIDED: Final = (0b0100, 0b1100)
 """Transaction bits of sysFlag: prepared, rolled back."""
 _TRANSACTION_BITS: Final = 0b1100
@@ -78,7 +78,7 @@ class Export:
 
     def require_usable(self, options: ReadOptions) -> None:
         """Raises RefusedError if the rows have not all that a message has, or not the messages of `options`."""
-        if self.settings.get("format") != _FORMAT:
+        if self.settings.get("format") != FORMAT:
             raise RefusedError(f"{self.place}: was exported by another version of commitlogfs; use that version")
         columns = {*self.settings["columns"], *self.settings["partition_by"]}
         self.require_columns([name for name in NEEDED if name not in columns])

@@ -163,7 +163,7 @@ COLUMNS_OF_FEW = pa.schema([COLUMNS.field(name) for name in ("commitLogOffset", 
 
 def finished(start: int, end: int, *, files: int = 1) -> FinishedRange:
     names = [f"topic=a/date=2026-11-27/{start}-{end}-{number}.parquet" for number in range(files)]
-    return FinishedRange(start, end, 10 * files, tuple(FinishedFile(name, 10, 1000) for name in names), ())
+    return FinishedRange(start, end, 10 * files, tuple(FinishedFile(name, 10, 1000) for name in names), (), ())
 
 
 def make_files(directory: Path, one: FinishedRange) -> None:

@@ -15,6 +15,7 @@ from commitlogfs.pipeline.jobs.export_directory import (
     partition_directory,
 )
 from commitlogfs.pipeline.log.errors import OutputError
+from commitlogfs.pipeline.log.identity import Fingerprint
 from commitlogfs.pipeline.log.scanner import Damage
 
 SETTINGS: dict[str, Any] = {"format": 1, "columns": ["body"]}
@@ -49,7 +50,8 @@ def make(
         final = f"topic={name}/{start}-{end}.parquet"
         made[final] = path
         files.append(FinishedFile(final, 3, directory.finish_file(path)))
-    return FinishedRange(start, end, 3 * len(names), tuple(files), (Damage(start, 5, "why", "0"),)), made
+    damages = (Damage(start, 5, "why", "0"),)
+    return FinishedRange(start, end, 3 * len(names), tuple(files), damages, (Fingerprint(start, 9, "ab"),)), made
 
 
 def visible(root: Path) -> list[str]:

@@ -242,7 +242,7 @@ class Table:
 def test_each_table_is_asked_once_for_a_range() -> None:
     first, second = Table(), Table()
     tables = ExportTables([first, second])
-    ranges = [FinishedRange(start, start + 10, 0, (), ()) for start in (0, 10)]
+    ranges = [FinishedRange(start, start + 10, 0, (), (), ()) for start in (0, 10)]
     for one in (*ranges, *ranges):
         tables.add(one)
     assert first.given == second.given == [0, 10]
