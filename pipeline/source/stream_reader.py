@@ -1,13 +1,15 @@
 """Reads the log as a stream: the range of each trigger, and its splits.
 
-An offset is {"offset": log offset of the next record}. It is always where a record begins, or where the log ended:
-the broker begins its next record there. So the same range gives the same rows whenever it is read.
+An offset is {"offset": log offset of the next record, "last": fingerprint of the record before it, or null}. It is
+always where a record begins, or where the log ended: the broker begins its next record there. The fingerprint shows
+whether it is still the same log, so the same range gives the same rows whenever it is read.
 """
 
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -19,11 +21,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from commitlogfs.pipeline.log.errors import PipelineError
+from commitlogfs.pipeline.log.identity import Fingerprint, fingerprint_before, is_same
 from commitlogfs.pipeline.log.losses import DataLossError, require_beginning, require_complete, require_places
 from commitlogfs.pipeline.log.mount_status import NotServed
 from commitlogfs.pipeline.log.seek import advance, first_place, offset_of_time, survey
 from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.splits import plan_splits
+from commitlogfs.pipeline.log.tail import find_end
 from commitlogfs.pipeline.log.truncation import expected_end
 from commitlogfs.pipeline.source.options import Edge, ReadOptions
 from commitlogfs.pipeline.source.reader import LogPartition, read_partition, split_bytes
@@ -35,11 +39,47 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _KEY: Final = "offset"
+_LAST: Final = "last"
 _SEARCH_BYTES: Final = 1 << 20
 """Limit of each trigger's search for records after damage at the end. Records after a longer damaged range are
 found and reported when a later segment exists."""
 
+Offset = dict[str, Any]
+"""A position as Spark keeps it in its checkpoint."""
+
 _logger = logging.getLogger(__name__)
+
+
+class Position(NamedTuple):
+    """A log offset, and the record before it, which identifies the log; None if there was none."""
+
+    offset: int
+    last: Fingerprint | None
+
+    @classmethod
+    def at(cls, listing: LogListing, offset: int) -> Self:
+        return cls(offset, fingerprint_before(listing, offset))
+
+    @classmethod
+    def of_offset(cls, given: Mapping[str, Any]) -> Self:
+        """Raises CheckpointError."""
+        try:
+            offset, last = given[_KEY], given[_LAST]
+            if isinstance(offset, int):
+                return cls(offset, None if last is None else Fingerprint.of_json(last))
+        except (KeyError, TypeError, ValueError):
+            pass
+        raise CheckpointError(
+            f'the checkpoint has {json.dumps(dict(given))}, not {{"{_KEY}": N, "{_LAST}": ...}}: it belongs to '
+            "another source or version, or is damaged; use the right one, or start with an empty one"
+        )
+
+    def as_offset(self) -> Offset:
+        return {_KEY: self.offset, _LAST: None if self.last is None else asdict(self.last)}
+
+    def is_in(self, listing: LogListing) -> bool:
+        """Whether nothing shows that the log is another one."""
+        return self.last is None or is_same(listing, self.last) is not False
 
 
 class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -52,12 +92,17 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._reported: tuple[tuple[str, ...], int | None] = ((), None)
         """Data reported as missing: locations, and the end of the last segment."""
         self._reported_not_served: tuple[NotServed, ...] = ()
+        self._reported_other: Position | None = None
+        """Position that was reported as one in another log."""
         self._target: int | None = None
         """Trigger.AvailableNow: end of this run; later messages are for the next run."""
 
     @short_errors()
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {_KEY: self._initial()}
+    def initialOffset(self) -> Offset:  # noqa: N802
+        options = self._options
+        listing, end = survey(options.path, options.segment_size, clock=self._clock)
+        self._require_whole(listing, end, from_beginning=options.start is Edge.EARLIEST)
+        return Position.at(listing, self._initial(listing, end)).as_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -68,17 +113,19 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable()
 
     @short_errors()
-    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        begin = _offset_in(start)
-        listing, end = self._survey(begin)
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        position = Position.of_offset(start)
+        begin = position.offset
+        listing, end = self._survey(position)
         self._require_whole(listing, end)
         if self._target is not None:
             end = min(end, self._target)
         if end <= begin:
-            return {_KEY: begin}
+            return start
         require_complete(listing, begin, end, fail=self._options.fail_on_data_loss, warn=False)
-        reached = advance(listing, max(begin, _begin(listing)), end, **self._limits(limit))
-        return {_KEY: max(begin, reached)}
+        place = max(self._place(listing, position, end), _begin(listing))
+        reached = max(begin, advance(listing, place, end, **self._limits(limit)))
+        return start if reached == begin else Position.at(listing, reached).as_offset()
 
     @short_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -89,12 +136,16 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return {_KEY: self._known_end} if self._known_end else None
 
     @short_errors()
-    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
-        begin, stop = _offset_in(start), _offset_in(end)
-        if begin >= stop:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        first, last = Position.of_offset(start), Position.of_offset(end)
+        if first.offset >= last.offset:
             return []
         listing = list_segments(self._options.path, self._options.segment_size)
-        require_complete(listing, begin, stop, fail=self._options.fail_on_data_loss)
+        if not last.is_in(listing):
+            self._report_other(last)
+            return []
+        require_complete(listing, first.offset, last.offset, fail=self._options.fail_on_data_loss)
+        begin, stop = self._place(listing, first, last.offset), last.offset
         size = split_bytes(self._options, listing, stop - begin)
         splits = plan_splits(listing, stop, start_offset=begin, exact_start=True, split_size=size)
         return [LogPartition(split) for split in splits]
@@ -104,10 +155,8 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     # --- places --------------------------------------------------------------------------------------
 
-    def _initial(self) -> int:
+    def _initial(self, listing: LogListing, end: int) -> int:
         options = self._options
-        listing, end = survey(options.path, options.segment_size, clock=self._clock)
-        self._require_whole(listing, end, from_beginning=options.start is Edge.EARLIEST)
         match options.start:
             case Edge.LATEST:
                 return end
@@ -120,26 +169,45 @@ class CommitlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return offset_of_time(listing, _begin(listing), end, options.start_ms)
         return _begin(listing)
 
-    def _survey(self, begin: int) -> tuple[LogListing, int]:
-        """The log from `begin` on. A log that ends before `begin` is not the log that this query has read."""
+    def _survey(self, position: Position) -> tuple[LogListing, int]:
+        """The log from `position` on, and its end, which is before `position` if the log is another one."""
         options = self._options
-        known = max(begin, self._known_end)
         search = _SEARCH_BYTES if self._target is None else None
         size, clock = options.segment_size, self._clock
-        listing, end = survey(options.path, size, known, search_bytes=search, clock=clock)
-        written = listing.segments[-1].end_offset if listing.segments else 0
-        if begin > written:
-            text = (
-                f"{options.path}: the log ends at {written}, but this query has read up to log offset {begin}: it "
-                "is another log, or a broker has truncated it"
-            )
-            if options.fail_on_data_loss:
-                raise DataLossError(f"{text}; correct the path, or start with an empty checkpoint")
-            if end != self._known_end:
-                _logger.warning("%s; waiting until it is longer", text)
-            end = begin
+        listing, end = survey(
+            options.path, size, self._known_end or position.offset, search_bytes=search, clock=clock
+        )
+        if position != self._reported_other:
+            # `survey` starts from a known offset and reads nothing before it, so its end cannot be before that. A
+            # query that has just begun knows no end of its own yet, only that in its checkpoint.
+            is_new = position.offset and not self._known_end
+            written = listing.segments[-1].end_offset if listing.segments else 0
+            found = find_end(listing, clock=clock) if is_new else min(end, written)
+            if found < position.offset or not position.is_in(listing):
+                end = find_end(listing, clock=clock)
+                self._report_other(position, end)
         self._known_end = end
         return listing, end
+
+    def _report_other(self, position: Position, log_end: int | None = None) -> None:
+        """Raises DataLossError, or warns once for each position."""
+        is_short = log_end is not None and log_end < position.offset
+        fact = f"the log ends at {log_end}" if is_short else "the log has other records now"
+        text = (
+            f"{self._options.path}: {fact}, but this query has read up to log offset {position.offset}: it is "
+            "another log, or a broker has truncated it"
+        )
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}; correct the path, or start with an empty checkpoint")
+        if position != self._reported_other:
+            _logger.warning("%s; waiting until it is longer, its messages before that offset are not read", text)
+        self._reported_other = position
+
+    def _place(self, listing: LogListing, position: Position, end: int) -> int:
+        """Where reading begins: at `position`, or if the log is another one, with the first record after it."""
+        if self._options.fail_on_data_loss or position.is_in(listing):
+            return position.offset
+        return first_place(listing, position.offset, end)
 
     def _require_whole(self, listing: LogListing, end: int, *, from_beginning: bool = False) -> None:
         """Checks for locations without segments, parts that a degraded mount leaves out, and a truncated last
@@ -175,15 +243,15 @@ class RefusedStreamReader(DataSourceStreamReader):
         self._error = error
 
     @short_errors()
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> Offset:  # noqa: N802
         raise self._error
 
     @short_errors()
-    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
         raise self._error
 
     @short_errors()
-    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[InputPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         raise self._error
 
     @short_errors()
@@ -193,16 +261,6 @@ class RefusedStreamReader(DataSourceStreamReader):
 
 class CheckpointError(PipelineError):
     """A checkpoint whose content is not an offset of this source."""
-
-
-def _offset_in(position: Mapping[str, int]) -> int:
-    offset = position.get(_KEY)
-    if not isinstance(offset, int):
-        raise CheckpointError(
-            f'the checkpoint has {json.dumps(dict(position))}, not {{"{_KEY}": N}}: it belongs to another source, '
-            "or is damaged; use the right one, or start with an empty one"
-        )
-    return offset
 
 
 def _begin(listing: LogListing) -> int:

@@ -281,6 +281,19 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, tmp_path: Pat
     assert exported(spark, tmp_path).to_pylist() == in_log(log)
 
 
+@pytest.mark.full
+def test_a_stream_does_not_go_on_in_another_log(spark: SparkSession, tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log", SEGMENT, messages(300))
+    out = str(tmp_path / "out")
+    wait(follow(spark, str(log.directory), out, available_now=True))
+    for count in (100, 500):
+        shutil.rmtree(log.directory)
+        write_log(log.directory, SEGMENT, messages(count, 10_000))
+        with pytest.raises(DataLossError, match=f"has read up to log offset {log.end}: it is another log"):
+            wait(follow(spark, str(log.directory), out, available_now=True))
+        assert offsets(spark, tmp_path) == log.offsets
+
+
 @pytest.mark.soak
 def test_a_stream_that_is_killed_exports_each_message_once(
     spark: SparkSession, tmp_path: Path, base_directory: Path

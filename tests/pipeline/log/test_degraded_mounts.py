@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.messages import message
 from support.pools import PoolMount
 from support.refusals import degrade
+from support.stream_offsets import offset_at
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.jobs.audit import audit
@@ -151,16 +152,18 @@ def test_a_stream_that_goes_on_warns_of_the_disk_once(degraded: Degraded, caplog
     with caplog.at_level(logging.WARNING):
         reader = stream(degraded.path)
         for _ in range(2):
-            reached = reader.latestOffset({"offset": SEGMENT}, ReadAllAvailable())
-            assert reached == {"offset": degraded.log.end}
+            reached = reader.latestOffset(offset_at(degraded.path, SEGMENT), ReadAllAvailable())
+            assert reached == offset_at(degraded.path, degraded.log.end)
         assert caplog.messages == [degraded.told]
         caplog.clear()
         lenient = stream(degraded.path, startingOffsets="earliest", failOnDataLoss="false")
-        assert lenient.initialOffset() == {"offset": SEGMENT}
-        assert stream(degraded.path, startingOffsets="latest").initialOffset() == {"offset": degraded.log.end}
+        assert lenient.initialOffset() == offset_at(degraded.path, SEGMENT)
+        assert stream(degraded.path, startingOffsets="latest").initialOffset() == offset_at(
+            degraded.path, degraded.log.end
+        )
         assert caplog.messages == [degraded.told] * 2
     with pytest.raises(DataLossError, match=f"the log begins at {SEGMENT}"):
-        reader.latestOffset({"offset": 0}, ReadAllAvailable())
+        reader.latestOffset(offset_at(degraded.path, 0), ReadAllAvailable())
     with pytest.raises(DataLossError, match=re.escape(degraded.told)):
         stream(degraded.path, startingTimestamp="1").initialOffset()
 

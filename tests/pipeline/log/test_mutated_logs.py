@@ -13,6 +13,7 @@ from support.clocks import SHORT_WAITS, RecordedWaits
 from support.in_process_spark import InProcessSpark
 from support.messages import message
 from support.mutated_logs import MutatedLog, make_mutated_log
+from support.stream_offsets import offset_at
 from support.written_logs import WrittenLog, sized, write_log
 
 from commitlogfs.pipeline.jobs.audit import audit
@@ -225,7 +226,7 @@ def follow(log: WrittenLog, clock: Clock = SHORT_WAITS) -> None:
     """Two triggers, between which the log does not grow."""
     reader = stream(log, clock)
     for _ in range(2):
-        reader.latestOffset({"offset": log.offsets[-1]}, ReadAllAvailable())
+        reader.latestOffset(offset_at(log, log.offsets[-1]), ReadAllAvailable())
 
 
 def begin(log: WrittenLog, clock: Clock) -> None:
@@ -296,7 +297,7 @@ def test_available_now_reads_past_long_damage(tmp_path: Path) -> None:
     log.write_at(log.offsets[20], bytes(3 << 20))
     reader = stream(log)
     reader.prepareForTriggerAvailableNow()
-    assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": log.end}
+    assert reader.latestOffset(offset_at(log, 0), ReadAllAvailable()) == offset_at(log, log.end)
 
 
 def test_a_stream_warns_of_no_bytes_that_show_no_message(log: WrittenLog, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from support.clocks import SHORT_WAITS
 from support.messages import FIRST_MS, STEP_MS, message, messages
+from support.stream_offsets import offset_at
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.log.errors import DamagedLogError
@@ -21,7 +22,7 @@ from commitlogfs.pipeline.source.columns import COLUMNS
 from commitlogfs.pipeline.source.options import parse_options
 from commitlogfs.pipeline.source.rows import RowReader
 from commitlogfs.pipeline.source.selection import RecordFilter
-from commitlogfs.pipeline.source.stream_reader import CheckpointError, CommitlogStreamReader
+from commitlogfs.pipeline.source.stream_reader import CheckpointError, CommitlogStreamReader, Offset
 
 SEGMENT = 4096
 
@@ -43,7 +44,7 @@ def stream(log: WrittenLog, **options: str) -> CommitlogStreamReader:
     return CommitlogStreamReader(parsed, rows, clock=SHORT_WAITS)
 
 
-def offsets_between(reader: CommitlogStreamReader, start: Mapping[str, int], end: Mapping[str, int]) -> list[int]:
+def offsets_between(reader: CommitlogStreamReader, start: Offset, end: Offset) -> list[int]:
     found: list[int] = []
     for partition in reader.partitions(start, end):
         for batch in reader.read(partition):
@@ -51,7 +52,7 @@ def offsets_between(reader: CommitlogStreamReader, start: Mapping[str, int], end
     return found
 
 
-def batches(reader: CommitlogStreamReader, start: dict[str, int] | None = None) -> Iterator[list[int]]:
+def batches(reader: CommitlogStreamReader, start: Offset | None = None) -> Iterator[list[int]]:
     """Triggers like those of a query, until no new data comes."""
     at = reader.initialOffset() if start is None else start
     limit = reader.getDefaultReadLimit()
@@ -61,17 +62,17 @@ def batches(reader: CommitlogStreamReader, start: dict[str, int] | None = None) 
 
 
 def test_where_a_stream_begins(log: WrittenLog) -> None:
-    assert stream(log).initialOffset() == {"offset": 0}
-    assert stream(log, startingOffsets="latest").initialOffset() == {"offset": log.end}
+    assert stream(log).initialOffset() == offset_at(log, 0)
+    assert stream(log, startingOffsets="latest").initialOffset() == offset_at(log, log.end)
     by_time = {"startingTimestamp": str(FIRST_MS + 30 * STEP_MS)}
     options = parse_options({"path": str(log.directory), **by_time}, streaming=True)
     reader = CommitlogStreamReader(options, stream(log)._rows, clock=SHORT_WAITS)
-    assert reader.initialOffset() == {"offset": log.offsets[30]}
+    assert reader.initialOffset() == offset_at(log, log.offsets[30])
 
 
 def test_an_offset_inside_a_message_means_the_next_one(log: WrittenLog) -> None:
     reader = stream(log, startingOffsets=str(log.offsets[30] - 1))
-    assert reader.initialOffset() == {"offset": log.offsets[30]}
+    assert reader.initialOffset() == offset_at(log, log.offsets[30])
     assert [offset for batch in batches(reader) for offset in batch] == log.offsets[30:]
 
 
@@ -85,7 +86,7 @@ def test_everything_at_once_without_a_limit(log: WrittenLog) -> None:
     assert isinstance(reader.getDefaultReadLimit(), ReadAllAvailable)
     assert list(batches(reader)) == [log.offsets]
     assert reader.reportLatestOffset() == {"offset": log.end}
-    assert list(reader.partitions({"offset": 7}, {"offset": 7})) == []
+    assert list(reader.partitions(offset_at(log, 7), offset_at(log, 7))) == []
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_limits_are_honoured(log: WrittenLog, options: dict[str, str], limit: Re
     assert max(map(len, steps)) <= int(options.get("maxOffsetsPerTrigger", 100))
     if "maxBytesPerTrigger" in options:
         assert all(step[-1] - step[0] < 1000 for step in steps if step)
-    assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": log.end}, (
+    assert reader.latestOffset(offset_at(log, 0), ReadAllAvailable()) == offset_at(log, log.end), (
         "the trigger's word counts"
     )
 
@@ -116,12 +117,12 @@ def test_available_now_ends_where_the_log_ended(log: WrittenLog) -> None:
     for maker in messages(50, first=100):
         log.append(maker)
     assert [offset for step in batches(reader) for offset in step] == before
-    assert [o for step in batches(stream(log), {"offset": before[-1]}) for o in step] == log.offsets[99:]
+    assert [o for step in batches(stream(log), offset_at(log, before[-1])) for o in step] == log.offsets[99:]
 
 
 def test_the_same_range_gives_the_same_rows(log: WrittenLog) -> None:
     reader = stream(log)
-    middle, end = {"offset": log.offsets[41]}, {"offset": log.offsets[77]}
+    middle, end = offset_at(log, log.offsets[41]), offset_at(log, log.offsets[77])
     first = offsets_between(reader, middle, end)
     for maker in messages(50, first=100):
         log.append(maker)
@@ -134,7 +135,7 @@ def test_the_same_range_gives_the_same_rows(log: WrittenLog) -> None:
 def test_a_half_written_message_is_waited_for(log: WrittenLog) -> None:
     """Whatever of it is there: nothing behind it, nothing of it."""
     reader = stream(log)
-    start = reader.latestOffset({"offset": 0}, ReadAllAvailable())
+    start = reader.latestOffset(offset_at(log, 0), ReadAllAvailable())
     record = message(100)(log.end)
     assert log.end % SEGMENT + len(record) + 8 < SEGMENT
     for part in (1, 4, 8, 40, 90, len(record) - 20, len(record) - 1):
@@ -166,7 +167,7 @@ def test_each_message_once_while_a_writer_appends(workdir: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    reader, seen, at = stream(log, maxBytesPerTrigger="20000"), [], {"offset": 0}
+    reader, seen, at = stream(log, maxBytesPerTrigger="20000"), [], offset_at(log, 0)
     limit = reader.getDefaultReadLimit()
     while True:
         finished = not writer.is_alive()
@@ -180,7 +181,7 @@ def test_each_message_once_while_a_writer_appends(workdir: Path) -> None:
 
 
 def test_damage_where_the_next_message_must_begin_is_not_passed_over(log: WrittenLog) -> None:
-    start = {"offset": log.offsets[50]}
+    start = offset_at(log, log.offsets[50])
     log.write_at(log.offsets[50], b"damaged!")
     reader = stream(log)
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -188,11 +189,11 @@ def test_damage_where_the_next_message_must_begin_is_not_passed_over(log: Writte
         offsets_between(reader, start, end)
 
 
-@pytest.mark.parametrize("said", [{}, {"offsets": 5}, {"offset": "5"}])
-def test_a_checkpoint_of_something_else_is_one_line(log: WrittenLog, said: dict[str, int]) -> None:
+@pytest.mark.parametrize("said", [{}, {"offsets": 5}, {"offset": "5"}, {"offset": 5}, {"offset": 5, "last": {}}])
+def test_a_checkpoint_of_something_else_is_one_line(log: WrittenLog, said: Offset) -> None:
     for ask in (
         lambda: stream(log).latestOffset(said, ReadAllAvailable()),
-        lambda: stream(log).partitions({"offset": 0}, said),
+        lambda: stream(log).partitions(offset_at(log, 0), said),
     ):
         with pytest.raises(CheckpointError, match=r"the checkpoint has .* start with an empty one"):
             ask()
@@ -209,18 +210,18 @@ def delete_before(log: WrittenLog, offset: int) -> None:
 
 def test_deleted_segments_are_an_error(log: WrittenLog) -> None:
     reader = stream(log, maxOffsetsPerTrigger="10")
-    start = reader.latestOffset({"offset": 0}, reader.getDefaultReadLimit())
+    start = reader.latestOffset(offset_at(log, 0), reader.getDefaultReadLimit())
     delete_before(log, 2 * SEGMENT)
     told = f"log offsets {start['offset']} to {2 * SEGMENT}: not in the log (the log begins at {2 * SEGMENT}"
     with pytest.raises(DataLossError, match=re.escape(told)):
         reader.latestOffset(start, reader.getDefaultReadLimit())
     with pytest.raises(DataLossError, match=re.escape(told)):
-        reader.partitions(start, {"offset": log.end})
+        reader.partitions(start, offset_at(log, log.end))
 
 
 def test_deleted_segments_are_said_and_passed_over(log: WrittenLog, caplog: pytest.LogCaptureFixture) -> None:
     reader = stream(log, maxOffsetsPerTrigger="10", failOnDataLoss="false")
-    start = reader.latestOffset({"offset": 0}, reader.getDefaultReadLimit())
+    start = reader.latestOffset(offset_at(log, 0), reader.getDefaultReadLimit())
     delete_before(log, 2 * SEGMENT)
     with caplog.at_level(logging.WARNING):
         steps = list(batches(reader, start))
@@ -244,7 +245,7 @@ def test_a_hole_is_an_error_or_is_passed_over(log: WrittenLog) -> None:
 
 def test_a_log_that_is_another_one_is_refused(log: WrittenLog, caplog: pytest.LogCaptureFixture) -> None:
     """The store was wiped under the same checkpoint."""
-    start = {"offset": 100 * SEGMENT}
+    start = offset_at(log, 100 * SEGMENT)
     with pytest.raises(
         DataLossError,
         match=r"the log ends at .*, but this query has read up to log offset 409600.*empty checkpoint",

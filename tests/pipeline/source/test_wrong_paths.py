@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.clocks import SHORT_WAITS, RecordedWaits
 from support.messages import messages
 from support.pools import PoolMount
+from support.stream_offsets import offset_at
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline import cli
@@ -138,10 +139,10 @@ def test_an_empty_directory_is_a_log_without_messages_if_said_so(
     with caplog.at_level(logging.WARNING):
         assert batch(tmp_path, failOnDataLoss="false") == 0
         reader = stream(tmp_path, failOnDataLoss="false")
-        assert reader.initialOffset() == {"offset": 0}
+        assert reader.initialOffset() == offset_at(tmp_path, 0)
     assert caplog.messages == [f"{tmp_path}: holds no segments; check that the log is mounted there"] * 2
     log = write_log(tmp_path, SEGMENT, messages(20))
-    assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": log.end}
+    assert reader.latestOffset(offset_at(tmp_path, 0), ReadAllAvailable()) == offset_at(tmp_path, log.end)
 
 
 def test_a_first_segment_without_size_is_a_log(tmp_path: Path) -> None:
@@ -160,8 +161,8 @@ def test_a_stream_on_a_new_mount_reads_the_first_segment(make_pool: Callable[...
     pool = make_pool(2)
     pool.start()
     reader = stream(pool.mountpoint)
-    assert reader.initialOffset() == {"offset": 0}
-    assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": 0}
+    assert reader.initialOffset() == offset_at(pool.mountpoint, 0)
+    assert reader.latestOffset(offset_at(pool.mountpoint, 0), ReadAllAvailable()) == offset_at(pool.mountpoint, 0)
     segment = pool.path(0)
     with segment.open("xb") as file:
         file.truncate(pool.segment_size)
@@ -169,10 +170,11 @@ def test_a_stream_on_a_new_mount_reads_the_first_segment(make_pool: Callable[...
     with segment.open("r+b") as file:
         file.write(source.segment_at(0).read_bytes()[: source.end])
         os.fsync(file.fileno())
-    assert reader.latestOffset({"offset": 0}, ReadAllAvailable()) == {"offset": source.end}
+    reached = reader.latestOffset(offset_at(pool.mountpoint, 0), ReadAllAvailable())
+    assert reached == offset_at(pool.mountpoint, source.end)
     pool.stop()
     with pytest.raises(Exception, match=r"check that the log is mounted there|has truncated it"):
-        reader.latestOffset({"offset": source.end}, ReadAllAvailable())
+        reader.latestOffset(reached, ReadAllAvailable())
 
 
 @pytest.mark.full
