@@ -28,11 +28,12 @@ from commitlogfs.pipeline.jobs.export_directory import (
     partition_values,
 )
 from commitlogfs.pipeline.log.errors import DamagedLogError, LocationError, PipelineError, os_reason
+from commitlogfs.pipeline.log.identity import Fingerprint
 from commitlogfs.pipeline.log.locations import absolute_place, split_places
 from commitlogfs.pipeline.log.losses import DataLossError
 from commitlogfs.pipeline.log.scanner import Damage
 from commitlogfs.pipeline.replay.frames import COLUMNS, Row, rows_of
-from commitlogfs.pipeline.replay.source import Range, first_offset, past_end
+from commitlogfs.pipeline.replay.source import Range, first_offset, other_log, past_end
 from commitlogfs.pipeline.replay.stored_bodies import messages_in
 from commitlogfs.pipeline.source.columns import ALL_COLUMNS
 from commitlogfs.pipeline.source.group_keys import DAY_MS
@@ -108,10 +109,15 @@ class ExportSource:
     ranges: Sequence[Range]
     """The part of each finished range that is left."""
     damages: list[Damage]
+    fingerprints: Sequence[Fingerprint]
+    """Those of all finished ranges."""
 
     @classmethod
-    def plan(cls, export: Export, options: ReadOptions, position: int | None) -> Self:
-        """The finished ranges from `position` on, which earlier runs have reached.
+    def plan(
+        cls, export: Export, options: ReadOptions, position: int | None, last: Fingerprint | None = None
+    ) -> Self:
+        """The finished ranges from `position` on, which earlier runs have reached; `last`: what they found before
+        it.
 
         Raises RefusedError, LocationError, UsageError, DataLossError for a gap between ranges, DamagedLogError for
         damage that the export has skipped (FAILFAST).
@@ -120,6 +126,9 @@ class ExportSource:
         finished = export.directory.finished()
         if not finished:
             raise LocationError(f"{export.place}: has no finished range; run the export again")
+        fingerprints = [fingerprint for one in finished for fingerprint in one.log]
+        if last is not None and last not in fingerprints:
+            raise RefusedError(other_log(export.place, position))
         start, end = _bounds(export, finished, options, position)
         for lost_from, lost_to in uncovered(start, end, ((one.start, one.end) for one in finished)):
             raise DataLossError(
@@ -131,7 +140,11 @@ class ExportSource:
             raise DamagedLogError.at(damages[0].segment, damages[0].offset, damages[0].reason)
         left = [one for one in finished if one.start < end and one.end > start]
         ranges = [(max(start, one.start), min(end, one.end)) for one in left]
-        return cls(export, options, left, ranges, damages)
+        return cls(export, options, left, ranges, damages, fingerprints)
+
+    def fingerprint(self, offset: int) -> Fingerprint | None:
+        before = (one for one in self.fingerprints if one.offset < offset)
+        return max(before, key=lambda one: one.offset, default=None)
 
     def rows(self) -> Iterator[Row]:
         is_decompressed = bool(self.export.settings.get("decompress"))

@@ -8,11 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlogfs.console.errors import RefusedError
-from commitlogfs.pipeline.log.errors import StartPastEndError
+from commitlogfs.pipeline.log.errors import SegmentGoneError, StartPastEndError
+from commitlogfs.pipeline.log.identity import Fingerprint, fingerprint_before, is_same
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
+from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.splits import Split
 from commitlogfs.pipeline.replay.frames import COLUMNS, Row, rows_of
-from commitlogfs.pipeline.replay.source import Range, first_offset, past_end
+from commitlogfs.pipeline.replay.source import Range, first_offset, other_log, past_end
 from commitlogfs.pipeline.source.columns import ALL_COLUMNS
 from commitlogfs.pipeline.source.options import ReadOptions
 from commitlogfs.pipeline.source.reader import plan_batch
@@ -27,12 +29,24 @@ class LogSource:
 
     options: ReadOptions
     splits: Sequence[Split]
+    listing: LogListing
     damages: list[Damage] = field(default_factory=list)
 
     @classmethod
-    def plan(cls, options: ReadOptions, position: int | None, *, clock: Clock = SYSTEM_CLOCK) -> Self:
-        """The log of these options from `position` on, which earlier runs have reached. Raises RefusedError if the
-        log ends before it, and the errors of `plan_batch`."""
+    def plan(
+        cls,
+        options: ReadOptions,
+        position: int | None,
+        last: Fingerprint | None = None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> Self:
+        """The log of these options from `position` on, which earlier runs have reached; `last`: what they found
+        before it. Raises RefusedError if the log ends before the position, or is another one, and the errors of
+        `plan_batch`."""
+        listing = list_segments(options.path, options.segment_size)
+        if last is not None and is_same(listing, last) is False:
+            raise RefusedError(other_log(options.path, position))
         options = replace(options, start=first_offset(options, position))
         try:
             splits = plan_batch(options, Bounds(start_ms=options.start_ms, end_ms=options.end_ms), clock=clock)
@@ -40,11 +54,17 @@ class LogSource:
             if options.start == position:
                 raise RefusedError(past_end(options.path, position)) from None
             raise
-        return cls(options, splits)
+        return cls(options, splits, listing)
 
     @property
     def ranges(self) -> Sequence[Range]:
         return [(split.start_offset, split.stop_offset) for split in self.splits]
+
+    def fingerprint(self, offset: int) -> Fingerprint | None:
+        try:
+            return fingerprint_before(self.listing, offset)
+        except SegmentGoneError:
+            return None  # deleted since it was read
 
     def rows(self) -> Iterator[Row]:
         for batch in self.batches():

@@ -4,15 +4,17 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.pipeline.log.errors import OutputError, output_errors
+from commitlogfs.pipeline.log.identity import Fingerprint
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+"""Since 2, a position says of which log it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,8 @@ class Position:
     """Sent by all runs together."""
     queues: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The queues of each target topic that messages were sent to, in their order."""
+    last: Fingerprint | None = None
+    """A message before `offset`, which identifies the log; None if there was none."""
 
 
 class PositionFile:
@@ -68,6 +72,7 @@ class PositionFile:
             "format": _FORMAT,
             "replay": self._replay,
             "next_offset": position.offset,
+            "last": None if position.last is None else asdict(position.last),
             "messages": position.messages,
             "queues": {topic: list(names) for topic, names in position.queues.items()},
         }
@@ -99,10 +104,18 @@ class PositionFile:
             document = json.loads(text)
             if document["format"] != _FORMAT:
                 raise ValueError
-            replay = dict(document["replay"])
-            position = Position(int(document["next_offset"]), int(document["messages"]), dict(document["queues"]))
+            replay, last = dict(document["replay"]), document["last"]
+            position = Position(
+                int(document["next_offset"]),
+                int(document["messages"]),
+                dict(document["queues"]),
+                None if last is None else Fingerprint.of_json(last),
+            )
         except (ValueError, TypeError, KeyError):
-            raise RefusedError(f"{self._path}: is not the position of a replay; name another file") from None
+            raise RefusedError(
+                f"{self._path}: is not the position of a replay, or that of a version which did not record the "
+                "log's identity; name another file"
+            ) from None
         for name in sorted(self._replay.keys() | replay.keys()):
             if self._replay.get(name) != replay.get(name):
                 raise RefusedError(

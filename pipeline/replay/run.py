@@ -103,8 +103,8 @@ def plan(request: ReplayRequest, position: Position, export: Export | None = Non
     """The part of the log, or of its export, that is left to send. Raises RefusedError, and the errors of reading
     the log."""
     if export is not None:
-        return ExportSource.plan(export, request.options, position.offset)
-    return LogSource.plan(request.options, position.offset)
+        return ExportSource.plan(export, request.options, position.offset, position.last)
+    return LogSource.plan(request.options, position.offset, position.last)
 
 
 def count(request: ReplayRequest, source: Source) -> ReplayResult:
@@ -142,7 +142,8 @@ def replay(
                 _require_same_queues(client, frame, queues, position.position.offset)
                 _send_frame(client, threads, frame)
                 _add(result, frame)
-                position.record(Position(frame.end_offset, before + result.messages, queues))
+                last = source.fingerprint(frame.end_offset)
+                position.record(Position(frame.end_offset, before + result.messages, queues, last))
                 result.next_offset = frame.end_offset
                 if on_progress is not None:
                     on_progress(total - bytes_from(ranges, frame.end_offset), total)
@@ -150,7 +151,8 @@ def replay(
                     clock.sleep(max(0.0, begun + result.messages / request.rate - clock.monotonic()))
         if ranges:
             result.next_offset = max(ranges[-1][1], result.next_offset or 0)
-            position.record(Position(result.next_offset, before + result.messages, queues))
+            last = source.fingerprint(result.next_offset)
+            position.record(Position(result.next_offset, before + result.messages, queues, last))
     finally:
         result.repeated, result.weak = client.repeated, client.weak
     return result

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from commitlogfs.pipeline.log.identity import Fingerprint
 from commitlogfs.pipeline.log.scanner import Damage
 from commitlogfs.pipeline.replay.frames import Row
 from commitlogfs.pipeline.source.options import Edge, ReadOptions
@@ -24,6 +25,9 @@ class Source(Protocol):
     def rows(self) -> Iterator[Row]:
         """The messages as consumers get them."""
 
+    def fingerprint(self, offset: int) -> Fingerprint | None:
+        """Fingerprint of a message before `offset`; None if nothing is known of it."""
+
 
 def bytes_from(ranges: Sequence[Range], offset: int = 0) -> int:
     """Bytes of log in these ranges, from a log offset on."""
@@ -35,6 +39,14 @@ def first_offset(options: ReadOptions, position: int | None) -> Edge | int:
     if position is None:
         return options.start
     return max(position, options.start) if isinstance(options.start, int) else position
+
+
+def other_log(source: str, position: int | None) -> str:
+    """The error of a source that has other messages before the position."""
+    return (
+        f"{source}: has other messages now than those before the position {position} that the replay has reached; "
+        "it is another log, or its end was cut off: name another --position to send it from its beginning"
+    )
 
 
 def past_end(source: str, position: int | None) -> str:

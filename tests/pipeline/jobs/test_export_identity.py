@@ -52,7 +52,7 @@ def run(directory: Path, options: dict[str, str] | None = None, **wanted: Any) -
 
 def exported(directory: Path) -> list[tuple[int, bytes]]:
     """Log offset and body of all rows."""
-    rows = []
+    rows: list[tuple[int, bytes]] = []
     for path in (directory / "out").rglob("*.parquet"):
         table = pq.ParquetFile(path).read(["commitLogOffset", "body"])
         rows += zip(*(table.column(name).to_pylist() for name in table.column_names), strict=True)

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,20 @@ def test_the_messages_of_the_log_in_its_order(log: WrittenLog, output: Path) -> 
     expected = of_log(log)
     assert len(expected) == 1200  # two batches of two; a topic of the broker and an undecided message are left out
     assert content(source(output).rows()) == expected
+
+
+def test_an_export_of_another_log_is_refused(log: WrittenLog, output: Path) -> None:
+    """It was exported again, with --replace, after the log was wiped."""
+    found = Export.find(str(output))
+    assert found is not None
+    position = log.offsets[700]
+    last = source(output).fingerprint(position)
+    assert last is not None
+    assert last.offset < position
+    planned = partial(ExportSource.plan, found, request(output).options, position)
+    assert planned(last).ranges == source(output, position).ranges
+    with pytest.raises(RefusedError, match=f"has other messages now than those before the position {position}"):
+        planned(replace(last, digest="of another message"))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """A log as the source: from the position that earlier runs have reached, or from the given start."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from support import s3_server
 from support.clocks import SHORT_WAITS
 from support.messages import messages
-from support.written_logs import WrittenLog, write_log
+from support.written_logs import Maker, WrittenLog, write_log
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.pipeline.log.errors import LocationError
@@ -44,6 +45,31 @@ def test_a_log_that_ends_before_the_position_is_refused(log: WrittenLog) -> None
         source(log, log.end + 1, startingOffsets="5")
     with pytest.raises(LocationError, match=f"before startingOffsets = {log.end + 1}"):
         source(log, 5, startingOffsets=str(log.end + 1))
+
+
+@pytest.mark.parametrize(
+    "makers", [messages(500, 10_000), [*messages(250), *messages(200, 10_000)]], ids=["another log", "another end"]
+)
+def test_another_log_is_refused(log: WrittenLog, makers: list[Maker]) -> None:
+    """Wherever the replay has come to in the messages that are other ones now."""
+    reached = {log.end: source(log, None).fingerprint(log.end), log.offsets[260]: None}
+    reached[log.offsets[260]] = source(log, None).fingerprint(log.offsets[260])
+    shutil.rmtree(log.directory)
+    write_log(log.directory, SEGMENT, makers)
+    request = ReplayRequest.of({"path": str(log.directory)}, "none:1", {}, None)
+    for position, last in reached.items():
+        with pytest.raises(RefusedError, match=f"has other messages now than those before the position {position}"):
+            LogSource.plan(request.options, position, last, clock=SHORT_WAITS)
+
+
+def test_the_same_log_goes_on_also_after_it_was_cleaned(log: WrittenLog) -> None:
+    last = source(log, None).fingerprint(SEGMENT)
+    assert last is not None
+    for _ in range(2):
+        request = ReplayRequest.of({"path": str(log.directory)}, "none:1", {}, None)
+        found = LogSource.plan(request.options, SEGMENT, last, clock=SHORT_WAITS)
+        assert [row.offset for row in found.rows()] == [offset for offset in log.offsets if offset >= SEGMENT]
+        log.segment_at(0).unlink(missing_ok=True)
 
 
 def test_bytes_that_are_left(log: WrittenLog) -> None:

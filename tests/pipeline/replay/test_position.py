@@ -6,6 +6,7 @@ import pytest
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.pipeline.log.errors import OutputError
+from commitlogfs.pipeline.log.identity import Fingerprint
 from commitlogfs.pipeline.replay.position import Position, PositionFile
 
 REPLAY = {"log": "/log", "target": "host:9876", "topics": None}
@@ -16,9 +17,9 @@ def test_the_next_process_continues(tmp_path: Path) -> None:
     with PositionFile(path, REPLAY) as file:
         assert file.position == Position()
         file.record(Position(100, 3))
-        file.record(Position(200, 5, {"T": ["b:0", "b:1"]}))
+        file.record(Position(200, 5, {"T": ["b:0", "b:1"]}, Fingerprint(150, 50, "ab")))
     with PositionFile(path, REPLAY) as file:
-        assert file.position == Position(200, 5, {"T": ["b:0", "b:1"]})
+        assert file.position == Position(200, 5, {"T": ["b:0", "b:1"]}, Fingerprint(150, 50, "ab"))
 
 
 def test_an_interrupted_record_leaves_the_one_before(tmp_path: Path) -> None:
@@ -52,7 +53,13 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
         PositionFile(path, REPLAY).__enter__()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2}', "null", '{"format": 1, "replay": 3}'])
+WITHOUT_IDENTITY = '{"format": 1, "replay": {}, "next_offset": 7, "messages": 1, "queues": {}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"format": 3}', "null", '{"format": 2, "replay": 3, "last": null}', WITHOUT_IDENTITY],
+)
 def test_another_file_is_refused_and_stays(tmp_path: Path, content: str) -> None:
     path = tmp_path / "position"
     path.write_text(content)
