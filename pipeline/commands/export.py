@@ -143,8 +143,8 @@ def export(
     message is exported once.
 
     EXIT STATUS: 0 ok; 1 damage was skipped, parts of the log are missing, a range was not replaced, or the log is
-    damaged (FAILFAST); 2 bad options; 3 no log at LOG, or Spark does not start; 4 refused: OUTPUT holds other files
-    or cannot be written.
+    damaged (FAILFAST); 2 bad options; 3 no log at LOG, or Spark does not start; 4 refused: OUTPUT holds other
+    files, is of another log, or cannot be written.
     """
     from commitlogfs.pipeline.jobs.export import ExportRequest, plan_export
 

@@ -75,6 +75,9 @@ _COUNTING: Final = 0.2
 
 _TOPIC_AND_DAY: Final = (KEYS["topic"], KEYS["day(storeTimestamp)"])
 
+_REMEDY: Final = "export into another output, or with --replace, which removes them"
+_REMEDY_OF_TABLES: Final = "export into another output and another table"
+
 Range = tuple[int, int]
 
 _logger = logging.getLogger(__name__)
@@ -236,7 +239,7 @@ def plan_export(
     _require_outside(directory.place, listing)
     require_log(listing)
     require_places(listing, fail=read.fail_on_data_loss)
-    before, removed = _same_log(request, read, listing, log_end, directory.finished())
+    before, removed = _same_log(request, read, listing, log_end, directory)
     start, end = _bounds(read, listing, log_end)
     requested = [*_deleted(read, start, before), *_unfinished(start, end, before)]
     _require_no_cut(request, read, before, log_end)
@@ -390,10 +393,11 @@ def _deleted(read: ReadOptions, start: int, before: Sequence[FinishedRange]) -> 
 
 
 def _same_log(
-    request: ExportRequest, read: ReadOptions, listing: LogListing, log_end: int, finished: Sequence[FinishedRange]
+    request: ExportRequest, read: ReadOptions, listing: LogListing, log_end: int, directory: ExportDirectory
 ) -> tuple[Sequence[FinishedRange], Sequence[FinishedRange]]:
     """The finished ranges that belong to this log, and those that do not, which only `replace` allows. Raises
     ExportRefusedError."""
+    finished = directory.finished()
     remembered = (fingerprint for one in finished for fingerprint in one.log)
     other = first_difference(listing, log_end, remembered)
     if other is None:
@@ -401,10 +405,11 @@ def _same_log(
     same = [one for one in finished if one.end <= other.offset]
     foreign = [one for one in finished if one.end > other.offset]
     if not request.replace:
+        has_table = request.whole_files or directory.is_delta_table()
         raise ExportRefusedError(
             f"{read.path}: is not the log that was exported: another message is at log offset {other.offset} now, "
             f"so the finished ranges from {foreign[0].start} to {foreign[-1].end} are of another log, or of an end "
-            "that was cut off; export into another output, or with --replace, which removes them"
+            f"that was cut off; {_REMEDY_OF_TABLES if has_table else _REMEDY}"
         )
     return same, foreign
 

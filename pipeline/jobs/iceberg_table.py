@@ -8,9 +8,10 @@ expire.) The table refers to the files of the output; deleting these breaks it.
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from commitlogfs.pipeline.jobs.export_directory import FinishedRange
+from commitlogfs.pipeline.jobs.export_directory import ExportDirectory, FinishedRange
 from commitlogfs.pipeline.jobs.export_tasks import PARTITION_SOURCES
 from commitlogfs.pipeline.jobs.table_commits import (
     END,
@@ -23,6 +24,7 @@ from commitlogfs.pipeline.jobs.table_commits import (
     require_extensible,
 )
 from commitlogfs.pipeline.log.errors import OptionError
+from commitlogfs.pipeline.log.identity import Fingerprint
 from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.gaps import uncovered
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 RANGES: Final = "commitlogfs.ranges"
 """Property of the table: its ranges of log offsets as JSON, merged."""
+LOG: Final = "commitlogfs.log"
+"""Property of the table: fingerprint of the last message of the range that was added last, as JSON."""
 OUTPUT: Final = "commitlogfs.output"
 """Property of the table: the output whose files it has."""
 
@@ -101,7 +105,7 @@ class IcebergTable:
             with self._table.transaction() as change:
                 # The ranges show what the table has: to look for each path in all its files would take ever longer.
                 change.add_files(paths, snapshot_properties=offsets, check_duplicate_files=False)
-                change.set_properties({RANGES: ranges})
+                change.set_properties({RANGES: ranges, LOG: json.dumps([asdict(one) for one in finished.log[-1:]])})
         except CommitFailedException:
             return False
         self._empty.clear()
@@ -165,6 +169,16 @@ class IcebergTable:
         if output != self._output:
             made_by = "was not made by an export" if output is None else f"has the files of {output}"
             raise TableRefusedError(f"{self._name}: {made_by}; name another table")
+        if RANGES in table.properties and not self._is_of_output(table.properties.get(LOG, "[]")):
+            raise TableRefusedError(
+                f"{self._name}: has messages of another log than {self._output}, which was removed and exported "
+                "again; name another table"
+            )
+
+    def _is_of_output(self, log: str) -> bool:
+        """Whether the output has a range with a message that the table's property says is its last one."""
+        known = {fingerprint for one in ExportDirectory(self._output).finished() for fingerprint in one.log}
+        return any(Fingerprint.of_json(one) in known for one in json.loads(log))
 
 
 def split_name(name: str) -> tuple[str, str]:

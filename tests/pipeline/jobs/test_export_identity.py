@@ -214,3 +214,13 @@ def test_the_end_of_a_whole_segment_is_compared(tmp_path: Path, log: WrittenLog)
     replaced(log, [*messages(in_first - 1), *messages(200, OTHERS)])
     with pytest.raises(ExportRefusedError, match=rf"log offset {log.offsets[in_first - 1]} now"):
         run(tmp_path)
+
+
+@pytest.mark.parametrize("table", ["iceberg", "delta"])
+def test_an_output_with_a_table_is_not_to_be_replaced(tmp_path: Path, log: WrittenLog, table: str) -> None:
+    run(tmp_path, whole_files=table == "iceberg")
+    if table == "delta":
+        (tmp_path / "out/_delta_log").mkdir()
+    replaced(log, NEW_LOGS["a longer log"])
+    with pytest.raises(ExportRefusedError, match=r"export into another output and another table$"):
+        run(tmp_path, whole_files=table == "iceberg")

@@ -1,6 +1,7 @@
 """An Iceberg table of an export has each message exactly once, whatever ends a run, and any engine can read it."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from datetime import date
@@ -105,6 +106,18 @@ def test_ranges_that_were_finished_without_the_table_are_added(
     export(job_spark, request, {"splitSize": "20k"})
     assert run(job_spark, tmp_path).ranges == ()
     assert offsets(catalog) == log.offsets
+
+
+def test_a_table_of_another_log_is_refused(
+    job_spark: SparkSession, catalog: SqlCatalog, log: WrittenLog, tmp_path: Path
+) -> None:
+    """The log was wiped, and the output removed and exported again."""
+    run(job_spark, tmp_path)
+    for name in ("log", "out"):
+        shutil.rmtree(tmp_path / name)
+    write_log(tmp_path / "log", SEGMENT, messages(500, 10_000))
+    with pytest.raises(TableRefusedError, match=r"has messages of another log than .*name another table"):
+        run(job_spark, tmp_path)
 
 
 TRACED = ("iceberg_table.py", "pyiceberg/table/__init__.py")
