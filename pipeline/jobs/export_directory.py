@@ -84,7 +84,13 @@ class FinishedRange:
     files: tuple[FinishedFile, ...]
     damages: tuple[Damage, ...]
     log: tuple[Fingerprint, ...]
-    """The first and the last message of the range, which identify the log that it was exported from."""
+    """The first and the last message of the range, which identify the log that it was exported from; and where it
+    ends with a segment, the message after it."""
+
+    @property
+    def own(self) -> tuple[Fingerprint, ...]:
+        """Fingerprints of messages of this range."""
+        return tuple(one for one in self.log if one.offset < self.end)
 
     @property
     def name(self) -> str:
@@ -328,13 +334,16 @@ class ExportDirectory:
             self._fs.delete_file(info.path)
 
     def _recover(self) -> None:
-        for info in self._list(f"{OWN}/ranges"):
+        there = self._list(f"{OWN}/ranges")
+        # First, because completing a commit writes and renames such a file itself.
+        for info in there:
+            if info.base_name.endswith(_UNFINISHED):
+                self._fs.delete_file(info.path)
+        for info in there:
             if info.base_name.endswith(_COMMITTING):
                 document = self._read_json(f"{OWN}/ranges/{info.base_name}")
                 if document is not None:
                     self._carry_out(document)
-            elif info.base_name.endswith(_UNFINISHED):
-                self._fs.delete_file(info.path)
         self.clear_building()
 
     def _carry_out(self, document: Mapping[str, Any]) -> None:

@@ -70,8 +70,18 @@ def test_what_is_committed_is_there_and_said(tmp_path: Path) -> None:
     assert ExportDirectory(str(tmp_path / "out")).finished() == [finished]
 
 
+@pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("replacing", [False, True])
-def test_a_commit_killed_at_any_step_is_finished_or_forgotten(tmp_path: Path, replacing: bool) -> None:
+def test_a_commit_killed_at_any_step_is_finished_or_forgotten(
+    tmp_path: Path, replacing: bool, backwards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever order a filesystem lists what is left."""
+    listed = ExportDirectory._list
+
+    def in_order(directory: ExportDirectory, below: str) -> list[Any]:
+        return sorted(listed(directory, below), key=lambda info: info.path, reverse=backwards)
+
+    monkeypatch.setattr(ExportDirectory, "_list", in_order)
     whole = ["topic=a/0-100.parquet", "topic=b/0-100.parquet"]
     outcomes = set()
     for step in range(30):
