@@ -127,7 +127,9 @@ class ExportPlan:
     settings: dict[str, Any]
     """Settings that must be the same for every run into one output."""
     listing: LogListing
+    log_end: int
     end_offset: int
+    """Where the part of the log ends that was requested: its end, unless an earlier one was given."""
     todo: tuple[Range, ...]
     """Ranges of log offsets."""
     before: tuple[FinishedRange, ...]
@@ -252,7 +254,7 @@ def plan_export(
         whole, kept = _replaceable(before, _requested(read, start), listing, log_end)
         todo += [(one.start, one.end) for one in whole if start <= one.start and one.end <= end]
     return ExportPlan(
-        *(request, read, layout, settings, listing, end, tuple(sorted(todo))),
+        *(request, read, layout, settings, listing, log_end, end, tuple(sorted(todo))),
         *(tuple(before), tuple(removed), tuple(lost), tuple(kept)),
         not_served=not_served(listing) if from_beginning else (),
     )
@@ -402,8 +404,12 @@ def _same_log(
     other = first_difference(listing, log_end, remembered)
     if other is None:
         return finished, ()
-    same = [one for one in finished if one.end <= other.offset]
-    foreign = [one for one in finished if one.end > other.offset]
+    same: Sequence[FinishedRange] = [one for one in finished if one.end <= other.offset]
+    foreign: Sequence[FinishedRange] = [one for one in finished if one.end > other.offset]
+    if not any(is_same(listing, fingerprint) for one in same for fingerprint in one.own):
+        same, foreign = [], finished  # nothing shows that any of them is of this log
+    elif not foreign:
+        return finished, ()  # the log was cut off exactly where a range ends
     if not request.replace:
         has_table = request.whole_files or directory.is_delta_table()
         raise ExportRefusedError(
@@ -532,7 +538,7 @@ class _Run:
             read.bodies,
         )
         self._listing = plan.listing
-        self._newest = _last_of(fingerprint for one in plan.before for fingerprint in one.log)
+        self._newest = _last_of(fingerprint for one in plan.before for fingerprint in one.own)
         """The last message that any run has exported."""
         self._done_bytes = 0
         self._range_bytes = 0
@@ -587,8 +593,9 @@ class _Run:
                 f"{self._plan.request.log}: the log was replaced meanwhile (another message is at log offset "
                 f"{self._newest.offset} now); run the same export again"
             )
-        log = fingerprints_of_range(self._listing, start, end)
-        self._newest = _last_of([*log, *([] if self._newest is None else [self._newest])])
+        log = fingerprints_of_range(self._listing, start, end, self._plan.log_end)
+        own = [one for one in log if one.offset < end]
+        self._newest = _last_of([*own, *([] if self._newest is None else [self._newest])])
         return log
 
     def _gone(self, start: int, end: int) -> list[Range]:

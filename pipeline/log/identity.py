@@ -45,19 +45,26 @@ class Fingerprint:
         return self.offset + self.length
 
 
-def fingerprints_of_range(listing: LogListing, start: int, end: int) -> tuple[Fingerprint, ...]:
+def fingerprints_of_range(
+    listing: LogListing, start: int, end: int, log_end: int | None = None
+) -> tuple[Fingerprint, ...]:
     """Fingerprints of the first and of the last message of [start, end), which a message or the log ends at.
 
-    Reads 4 KiB, more if the last message is longer or a blank record follows it. Raises SegmentGoneError,
-    LocationError.
+    If a segment ends at `end`, and the log only at `log_end`, also of the message after it: the others may be
+    deleted with their segments. Reads 4 KiB, more if the last message is longer or a blank record follows it.
+    Raises SegmentGoneError, LocationError.
     """
     segment = _segment_at(listing, start) if start < end else None
     if segment is None:
         return ()
     with open_segment(segment) as reader:
         first = _fingerprint(segment, reader, start - segment.base_offset, min(end, segment.end_offset))
-    last = fingerprint_before(listing, end)
-    return (first,) if last is None or last == first else (first, last)
+    found = [first, fingerprint_before(listing, end)]
+    after = _segment_at(listing, end)
+    if log_end is not None and log_end > end and after is not None and after.base_offset == end:
+        with open_segment(after) as reader:
+            found.append(_fingerprint(after, reader, 0, min(log_end, after.end_offset)))
+    return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
 def fingerprint_before(listing: LogListing, place: int) -> Fingerprint | None:

@@ -224,3 +224,28 @@ def test_an_output_with_a_table_is_not_to_be_replaced(tmp_path: Path, log: Writt
     replaced(log, NEW_LOGS["a longer log"])
     with pytest.raises(ExportRefusedError, match=r"export into another output and another table$"):
         run(tmp_path, whole_files=table == "iceberg")
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_where_all_that_was_exported_is_deleted_the_next_message_counts(
+    tmp_path: Path, log: WrittenLog, is_same: bool
+) -> None:
+    """The log begins exactly where the export ended."""
+    run(tmp_path, {"endingOffsets": str(SEGMENT)})
+    if not is_same:
+        log = replaced(log, messages(COUNT, OTHERS))
+    log.segment_at(0).unlink()
+    if is_same:
+        run(tmp_path)
+        assert exported(tmp_path) == bodies(log, [*range(COUNT)])
+    else:
+        with pytest.raises(ExportRefusedError, match=f"the finished ranges from 0 to {SEGMENT} "):
+            run(tmp_path)
+
+
+def test_a_log_that_is_cut_off_where_the_export_ended_is_the_same(tmp_path: Path, log: WrittenLog) -> None:
+    run(tmp_path, {"endingOffsets": str(SEGMENT)})
+    in_first = sum(offset < SEGMENT for offset in log.offsets)
+    log = replaced(log, [*messages(in_first), *messages(100, OTHERS)])
+    run(tmp_path)
+    assert exported(tmp_path) == bodies(log, [*range(in_first), *range(OTHERS, OTHERS + 100)])
