@@ -101,20 +101,16 @@ def first_difference(listing: LogListing, end: int, remembered: Iterable[Fingerp
     One read if nothing differs, however many are remembered; else some more, by a binary search. Raises
     LocationError.
     """
-    there = sorted(
-        (one for one in {*remembered} if one.end_offset <= end and _segment_at(listing, one.offset) is not None),
-        key=lambda one: one.offset,
-    )
-    while there:
-        same = is_same(listing, there[-1])
-        if same is not None:
-            break
-        there.pop()  # its segment is truncated, or was deleted meanwhile
-    else:
-        return None
-    if same:
-        return None
-    return there[bisect_left(there[:-1], True, key=lambda one: is_same(listing, one) is False)]
+    ordered = sorted({*remembered}, key=lambda one: one.offset)
+    while ordered:
+        same = is_same(listing, ordered[-1]) if ordered[-1].end_offset <= end else None
+        if same is None:
+            ordered.pop()  # it was deleted, or the log ends before it
+        elif same:
+            return None
+        else:
+            return ordered[bisect_left(ordered[:-1], True, key=lambda one: is_same(listing, one) is False)]
+    return None
 
 
 def _segment_at(listing: LogListing, offset: int) -> SegmentFile | None:
