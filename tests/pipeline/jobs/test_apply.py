@@ -415,6 +415,21 @@ def test_what_a_broker_has_gone_on_with_after_a_crash_stays(store: Store, monkey
     ]
 
 
+def test_another_end_of_the_log_after_a_crash_is_not_what_was_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker cut its log back and stored as many messages again, between a crash and the next call."""
+    with monkeypatch.context() as patched:
+        _crash_at(patched, 0, after=True)
+        with pytest.raises(Crash):
+            apply_rebuilt(store.output, store.root)
+    last = store.log.offsets[-1]
+    store.log.write_at(last, make_record(last, body=b"hallo"))
+    result = apply_rebuilt(store.output, store.root)
+    assert [store.content(part) for part in PARTS] == ["new", "old"]
+    assert result.warnings[0].endswith("index were not replaced; rebuild and apply again")
+
+
 def test_an_unclean_stop_is_reported(store: Store) -> None:
     (store.root / "abort").touch()
     (warning,) = apply_rebuilt(store.output, store.root).warnings
