@@ -126,7 +126,7 @@ class ExportSource:
         finished = export.directory.finished()
         if not finished:
             raise LocationError(f"{export.place}: has no finished range; run the export again")
-        fingerprints = [fingerprint for one in finished for fingerprint in one.log]
+        fingerprints = _fingerprints(finished)
         if last is not None and last not in fingerprints:
             raise RefusedError(other_log(export.place, position))
         start, end = _bounds(export, finished, options, position)
@@ -167,6 +167,10 @@ class ExportSource:
             files = [file for file in one.files if selection.may_be_in(file)]
             share = _HELD_BYTES // max(1, len(files))
             yield from _merged([_File(self.export, file, bounds, selection, share) for file in files])
+
+
+def _fingerprints(finished: Sequence[FinishedRange]) -> list[Fingerprint]:
+    return [fingerprint for one in finished for fingerprint in one.log]
 
 
 def _bounds(export: Export, finished: Sequence[FinishedRange], options: ReadOptions, position: int | None) -> Range:

@@ -202,7 +202,11 @@ class Replay:
 def test_each_reader_has_the_messages_of_one_log(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)  # noqa: S311
     log = LivingLog(tmp_path / "log", random_)
-    readers = [Exporter(log, tmp_path, random_), Stream(log, random_), Replay(log)]
+    readers: list[Exporter | Stream | Replay] = [
+        Exporter(log, tmp_path, random_),
+        Stream(log, random_),
+        Replay(log),
+    ]
     for _ in range(STEPS):
         for _ in range(random_.randint(0, 2)):
             log.live()
