@@ -150,6 +150,7 @@ GATE_EXCEPTIONS = {
     "tests/support/flaky_disks.py": "what tests that are marked `alone` use",
     "tests/support/freezing.py::frozen": "the same",
     "tests/support/fuse_backup.py::main": "a server that is slow on purpose",
+    "tests/support/open_reader.py::_read": "the load of a soak, which measures its own reads",
     "tests/support/simulation/broker.py": "in simulated time",
     "tests/support/simulation/disks.py": "in simulated time",
     "tests/support/simulation/life.py": "in simulated time",
