@@ -9,9 +9,9 @@ from pathlib import Path
 
 import trio
 from support.waiting import eventually
+from trio._core._thread_cache import THREAD_CACHE, WorkerThread
 
 from commitlogfs.fusefs import assembly
-from commitlogfs.fusefs.disks.disk_threads import disk_of_thread
 from commitlogfs.fusefs.files.creation import Creation
 from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.observer import SilentObserver
@@ -70,9 +70,12 @@ PATIENT = Timing(
 the other, and so has a change of size."""
 
 
-def works_on_a_disk() -> bool:
-    """Whether a thread of this process makes a call on a disk."""
-    return any(disk_of_thread(thread.name) is not None for thread in threading.enumerate())
+def has_calls() -> bool:
+    """Whether a thread of this process makes a call, on a disk or elsewhere, or is about to begin one: trio knows
+    which of its threads have none."""
+    idle = THREAD_CACHE._idle_workers
+    workers = (getattr(getattr(thread, "_target", None), "__self__", None) for thread in threading.enumerate())
+    return any(isinstance(worker, WorkerThread) and worker not in idle for worker in workers)
 
 
 def segment(parts: "Parts", index: int) -> Segment:
@@ -149,7 +152,7 @@ class Parts(assembly.Parts):
     def close(self) -> None:
         # A thread that a cancelled task has left behind would write to a file of the next test, because the kernel
         # gives the number of its descriptor to another one.
-        eventually(lambda: not works_on_a_disk())
+        eventually(lambda: not has_calls())
         super().close()
         self.commitlog.close()
 

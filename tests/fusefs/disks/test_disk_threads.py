@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 import trio
 import trio.testing
-from support.pooled import works_on_a_disk
+from support.pooled import has_calls
 from support.waiting import eventually
 from trio.testing import MockClock
 
@@ -135,7 +135,7 @@ def test_a_result_that_is_there_when_its_task_is_cancelled_is_returned():
                 nursery.start_soon(ask, call)
                 await wait_for(call.started)
                 call.released.set()
-                eventually(lambda: not works_on_a_disk())  # the event loop stands still meanwhile
+                eventually(lambda: not has_calls())  # the event loop stands still meanwhile
                 nursery.cancel_scope.cancel()
         assert (results, call.discarded) == (["late"], [])
 
