@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.mortal_filesystem import Killed, Mortal
 
 from commitlogfs.pipeline.jobs.export_directory import (
     OWN,
@@ -19,24 +20,6 @@ from commitlogfs.pipeline.log.identity import Fingerprint
 from commitlogfs.pipeline.log.scanner import Damage
 
 SETTINGS: dict[str, Any] = {"format": 1, "columns": ["body"]}
-
-
-class Killed(Exception):  # noqa: N818
-    pass
-
-
-class Mortal:
-    """A filesystem of pyarrow whose process is killed after so many changes."""
-
-    def __init__(self, real: Any, changes: int) -> None:
-        self._real, self._left = real, changes
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("move", "delete_file", "create_dir", "open_output_stream"):
-            if self._left == 0:
-                raise Killed
-            self._left -= 1
-        return getattr(self._real, name)
 
 
 def make(

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from support.clocks import SHORT_WAITS
 from support.in_process_spark import InProcessSpark
 from support.log_histories import LivingLog
+from support.mortal_filesystem import Killed, Mortal
 from support.settled_logs import export
 
 from commitlogfs.console.errors import RefusedError
@@ -34,24 +35,6 @@ from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader, Off
 
 STEPS = 14
 Rows = set[tuple[int, bytes]]
-
-
-class Killed(Exception):  # noqa: N818
-    pass
-
-
-class Mortal:
-    """A filesystem of pyarrow whose process is killed after so many changes."""
-
-    def __init__(self, real: Any, changes: int) -> None:
-        self._real, self._left = real, changes
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("move", "delete_file", "create_dir", "open_output_stream"):
-            if self._left == 0:
-                raise Killed
-            self._left -= 1
-        return getattr(self._real, name)
 
 
 class Exporter:

@@ -6,20 +6,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from support.clocks import SHORT_WAITS
 from support.messages import FIRST_MS, message, messages
-from support.stream_offsets import offset_at
+from support.stream_offsets import offset_at, offsets_between, stream
 from support.written_logs import Maker, WrittenLog, write_log
 
 from commitlogfs.pipeline.log.losses import DataLossError
-from commitlogfs.pipeline.log.scanner import DamageMode
-from commitlogfs.pipeline.source.columns import COLUMNS
-from commitlogfs.pipeline.source.options import parse_options
-from commitlogfs.pipeline.source.rows import RowReader
-from commitlogfs.pipeline.source.selection import RecordFilter
 from commitlogfs.pipeline.source.stream_reader import CommitlogStreamReader, Offset
 
 COUNT = 300
@@ -45,33 +38,12 @@ def replaced(log: WrittenLog, makers: list[Maker]) -> WrittenLog:
     return write_log(log.directory, log.segment_size, makers)
 
 
-def stream(log: WrittenLog, **options: str) -> CommitlogStreamReader:
-    given = {"path": str(log.directory), "startingOffsets": "earliest", **options}
-    parsed = parse_options(given, streaming=True)
-    rows = RowReader(
-        schema=pa.schema([COLUMNS.field("commitLogOffset")]),
-        filter=RecordFilter.of(parsed),
-        mode=DamageMode.FAILFAST,
-        check_crc=True,
-        fail_on_data_loss=parsed.fail_on_data_loss,
-    )
-    return CommitlogStreamReader(parsed, rows, clock=SHORT_WAITS)
-
-
-def read(reader: CommitlogStreamReader, start: Offset, end: Offset) -> list[int]:
-    found: list[int] = []
-    for partition in reader.partitions(start, end):
-        for batch in reader.read(partition):
-            found += batch.column(0).to_pylist()
-    return found
-
-
 def read_all(log: WrittenLog, **options: str) -> tuple[CommitlogStreamReader, Offset, Offset]:
     """A query after its first batch, and the offsets of this."""
     reader = stream(log, **options)
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
-    assert read(reader, start, end) == log.offsets
+    assert offsets_between(reader, start, end) == log.offsets
     return reader, start, end
 
 
@@ -115,7 +87,7 @@ def test_a_batch_of_another_log_is_left_out_and_reported_once(
     replaced(log, makers)
     reader = stream(log, **GO_ON)
     with caplog.at_level(logging.WARNING):
-        assert read(reader, start, end) == []
+        assert offsets_between(reader, start, end) == []
         reader.latestOffset(end, ALL)
     assert len(caplog.messages) == 1
 
@@ -139,7 +111,9 @@ def test_a_shorter_log_is_reported_once_and_waited_for(
         while log.end < end["offset"] + 1000:
             log.append(message(2 * OTHERS + len(log.offsets), body=b"another size"))
         reached = reader.latestOffset(end, ALL)
-        assert read(reader, end, reached) == [offset for offset in log.offsets if offset >= end["offset"]]
+        assert offsets_between(reader, end, reached) == [
+            offset for offset in log.offsets if offset >= end["offset"]
+        ]
         assert reader.latestOffset(reached, ALL) == reached
     assert caplog.messages == [line]
 
@@ -154,7 +128,7 @@ def test_a_longer_log_is_reported_once_and_read_from_there(
     at, found = end, list[int]()
     with caplog.at_level(logging.WARNING):
         while (reached := reader.latestOffset(at, reader.getDefaultReadLimit())) != at:
-            found += read(reader, at, reached)
+            found += offsets_between(reader, at, reached)
             at = reached
     assert found == [offset for offset in log.offsets if offset >= end["offset"]]
     assert len(caplog.messages) == 1
@@ -182,5 +156,5 @@ def test_a_log_that_was_cleaned_is_the_same(log: WrittenLog, caplog: pytest.LogC
         for at in offsets:
             reached = stream(log).latestOffset(at, ALL)
             assert reached["offset"] == log.end
-            assert read(stream(log), at, reached) == [o for o in log.offsets if o >= at["offset"]]
+            assert offsets_between(stream(log), at, reached) == [o for o in log.offsets if o >= at["offset"]]
     assert caplog.messages == []

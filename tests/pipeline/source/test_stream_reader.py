@@ -7,21 +7,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from support.clocks import SHORT_WAITS
 from support.messages import FIRST_MS, STEP_MS, message, messages
-from support.stream_offsets import offset_at
+from support.stream_offsets import offset_at, offsets_between, stream
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.log.errors import DamagedLogError
 from commitlogfs.pipeline.log.losses import DataLossError
-from commitlogfs.pipeline.log.scanner import DamageMode
-from commitlogfs.pipeline.source.columns import COLUMNS
 from commitlogfs.pipeline.source.options import parse_options
-from commitlogfs.pipeline.source.rows import RowReader
-from commitlogfs.pipeline.source.selection import RecordFilter
 from commitlogfs.pipeline.source.stream_reader import CheckpointError, CommitlogStreamReader, Offset
 
 SEGMENT = 4096
@@ -30,26 +25,6 @@ SEGMENT = 4096
 @pytest.fixture
 def log(workdir: Path) -> WrittenLog:
     return write_log(workdir / "log", SEGMENT, messages(100))
-
-
-def stream(log: WrittenLog, **options: str) -> CommitlogStreamReader:
-    parsed = parse_options({"path": str(log.directory), "startingOffsets": "earliest", **options}, streaming=True)
-    rows = RowReader(
-        schema=pa.schema([COLUMNS.field("commitLogOffset")]),
-        filter=RecordFilter.of(parsed),
-        mode=DamageMode.FAILFAST,
-        check_crc=True,
-        fail_on_data_loss=parsed.fail_on_data_loss,
-    )
-    return CommitlogStreamReader(parsed, rows, clock=SHORT_WAITS)
-
-
-def offsets_between(reader: CommitlogStreamReader, start: Offset, end: Offset) -> list[int]:
-    found: list[int] = []
-    for partition in reader.partitions(start, end):
-        for batch in reader.read(partition):
-            found += batch.column(0).to_pylist()
-    return found
 
 
 def batches(reader: CommitlogStreamReader, start: Offset | None = None) -> Iterator[list[int]]:
