@@ -4,6 +4,7 @@ A range has a file or more for each topic and day, and each file has its rows in
 that overlap are open at once; a part of each is in memory, less the more files there are.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class ExportSource:
     """The part of each finished range that is left."""
     damages: list[Damage]
     fingerprints: Sequence[Fingerprint]
-    """Those of all finished ranges."""
+    """Those of all finished ranges, in ascending order."""
 
     @classmethod
     def plan(
@@ -143,8 +144,8 @@ class ExportSource:
         return cls(export, options, left, ranges, damages, fingerprints)
 
     def fingerprint(self, offset: int) -> Fingerprint | None:
-        before = (one for one in self.fingerprints if one.offset < offset)
-        return max(before, key=lambda one: one.offset, default=None)
+        index = bisect_left(self.fingerprints, offset, key=lambda one: one.offset)
+        return self.fingerprints[index - 1] if index else None
 
     def rows(self) -> Iterator[Row]:
         is_decompressed = bool(self.export.settings.get("decompress"))
@@ -170,7 +171,7 @@ class ExportSource:
 
 
 def _fingerprints(finished: Sequence[FinishedRange]) -> list[Fingerprint]:
-    return [fingerprint for one in finished for fingerprint in one.log]
+    return sorted((fingerprint for one in finished for fingerprint in one.log), key=lambda one: one.offset)
 
 
 def _bounds(export: Export, finished: Sequence[FinishedRange], options: ReadOptions, position: int | None) -> Range:
