@@ -61,6 +61,8 @@ class Party:
     """Those on the disks. The first one hangs."""
     bad: FlakyDisk
     broker: Broker
+    names: NameServer
+    """Its own: each broker of a name server makes a topic that a client asks for."""
 
     @property
     def topic(self) -> str:
@@ -73,10 +75,14 @@ class Party:
     def is_on_bad(self, segment: Path) -> bool:
         return (self.directories[0] / segment.name).exists()
 
-    def is_written_on_bad(self) -> bool:
-        """Whether the disk that hangs has the segment that is written, or one made ahead of it."""
-        present = int(self.broker.runtime_info()["commitLogMaxOffset"])
-        return any(int(name) + SIZE > present for name in os.listdir(self.directories[0]) if name.isdigit())
+    def end(self) -> int:
+        """Where the log ends now."""
+        return int(self.broker.runtime_info()["commitLogMaxOffset"])
+
+    def is_written_on_bad(self, since: int) -> bool:
+        """Whether the disk that hangs has a segment that ends after this log offset: a disk of which nobody knows
+        yet that it hangs gets segments, too."""
+        return any(int(name) + SIZE > since for name in os.listdir(self.directories[0]) if name.isdigit())
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Hang:
     """The effects of one hang on a party."""
 
     is_harmless: bool
-    """The broker wrote elsewhere, and had made nothing ahead on the disk."""
+    """The broker wrote elsewhere all the time, and had made nothing ahead on the disk."""
     slowest: Slowest
     silence_s: float
     right_s: float
@@ -128,42 +134,49 @@ def kept(new_stand: Callable[..., Stand]) -> tuple[Stand, KeptMount]:
 
 
 @pytest.fixture
-def parties(kept: tuple[Stand, KeptMount], disk_farm: DiskFarm, newest: Distribution, workdir: Path) -> list[Party]:
-    """Ours and the native one, not started."""
+def parties(
+    kept: tuple[Stand, KeptMount], disk_farm: DiskFarm, newest: Distribution, workdir: Path
+) -> Iterator[list[Party]]:
+    """Ours and the native one, which work."""
     stand, _ = kept
     kinds: list[type[LoopDisk]] = [FlakyDisk, *[LoopDisk] * (DISKS - 1)]
     natives = [disk_farm.add_of(kind, "ext4", DISK_BYTES, f"native{n}") for n, kind in enumerate(kinds)]
     paths = [disk.path / "commitlog" for disk in natives]
     for path in paths:
         path.mkdir()
-    native = {
+    settings: dict[str, str | int | float | bool] = {
         "flushDiskType": "SYNC_FLUSH",
         "storePathRootDir": str(workdir / "native-store"),
         "storePathCommitLog": ",".join(map(str, paths)),
+        "mappedFileSizeCommitLog": SIZE,
     }
     bad, native_bad = stand.disks[0], natives[0]
     assert isinstance(bad, FlakyDisk)
     assert isinstance(native_bad, FlakyDisk)
-    ours = stand.broker(newest, {"flushDiskType": "SYNC_FLUSH"}, name="ours")
-    return [
-        Party("ours", [stand.pool.mountpoint], stand.directories(), bad, ours),
-        Party("native", paths, paths, native_bad, stand.broker(newest, native, name="native")),
-    ]
+    home = workdir / "native-home"
+    home.mkdir()
+    with ExitStack() as stack:
+        ours = stack.enter_context(stand.broker(newest, {"flushDiskType": "SYNC_FLUSH"}, name="ours"))
+        names = stack.enter_context(NameServer(newest, home))
+        native = stack.enter_context(Broker(newest, names, home, settings, name="native"))
+        yield [
+            Party("ours", [stand.pool.mountpoint], stand.directories(), bad, ours, stand.names),
+            Party("native", paths, paths, native_bad, native, names),
+        ]
 
 
-def prepare(party: Party, distribution: Distribution, names: NameServer, old: int) -> None:
-    """The broker works, on a log with cold segments. `old`: number of topics for consumers of old messages."""
-    party.broker.start()
+def prepare(party: Party, distribution: Distribution, old: int) -> None:
+    """Gives the log cold segments. `old`: number of topics for consumers of old messages."""
     topics = {f"{party.name}-cold": COLD, **{f"{party.name}-old{number}": OLD for number in range(old)}}
     for topic, segments in topics.items():
-        send_all(distribution, names, topic, segments * SIZE // BODY, size_bytes=BODY)
+        send_all(distribution, party.names, topic, segments * SIZE // BODY, size_bytes=BODY)
     party.broker.stop()
     party.broker.start()  # it maps them anew, and has touched no page of them
-    send_all(distribution, names, f"{party.name}-first", 100)
+    send_all(distribution, party.names, f"{party.name}-first", 100)
 
 
 @contextmanager
-def loaded(party: Party, distribution: Distribution, names: NameServer, workdir: Path) -> Iterator[Load]:
+def loaded(party: Party, distribution: Distribution, workdir: Path) -> Iterator[Load]:
     """A producer, a consumer of what is new, and readers of what is old."""
     cold = party.cold()
     others = [path for path in cold if not party.is_on_bad(path)]
@@ -174,7 +187,7 @@ def loaded(party: Party, distribution: Distribution, names: NameServer, workdir:
     def consume() -> None:
         rocketmq.consume(
             distribution,
-            names.address,
+            party.names.address,
             party.topic,
             expect=1 << 30,
             idle_timeout_s=2 * HANG_S,
@@ -184,7 +197,7 @@ def loaded(party: Party, distribution: Distribution, names: NameServer, workdir:
 
     with ExitStack() as stack:
         sender = rocketmq.start_sender(
-            distribution, names.address, party.topic, size_bytes=4096, threads=8, rate=RATE, acked=acked
+            distribution, party.names.address, party.topic, size_bytes=4096, threads=8, rate=RATE, acked=acked
         )
         stack.enter_context(sender)
         wait_until(lambda: line_count(acked) >= 200, "sending")
@@ -229,7 +242,7 @@ def calm(loads: Sequence[Load]) -> dict[str, Slowest]:
 
 def hang(loads: Sequence[Load], kills: KeptMount | None) -> list[Hang]:
     """The bad disk of each hangs for HANG_S, and in the middle of that the daemon of `kills` dies."""
-    harmless = [not load.party.is_written_on_bad() for load in loads]
+    ends = [load.party.end() for load in loads]
     cold = [next(path for path in load.party.cold() if load.party.is_on_bad(path)) for load in loads]
     began_s, serves_s = time.monotonic(), 0.0
     for load in loads:
@@ -243,12 +256,13 @@ def hang(loads: Sequence[Load], kills: KeptMount | None) -> list[Hang]:
             serves_s = timed(lambda: os.statvfs(kills.pool.mountpoint))
         time.sleep(HANG_S / 2)
         slowest = [slowest_of(load, began_s) for load in loads]
+    written = [load.party.is_written_on_bad(end) for load, end in zip(loads, ends, strict=True)]
     right = [timed(lambda: read_cold(path)) for path in cold]  # noqa: B023 - called at once
     time.sleep(REST_S)
     ended_s = time.monotonic()
     return [
         Hang(
-            harmless[number],
+            not written[number],
             slowest[number],
             load.acks.silence_s(began_s, ended_s, ORDINARY_GAP_S),
             right[number],
@@ -275,7 +289,6 @@ def hang_again_and_again(
     parties: Sequence[Party],
     kept: KeptMount,
     distribution: Distribution,
-    names: NameServer,
     workdir: Path,
     *,
     dies: bool,
@@ -284,14 +297,14 @@ def hang_again_and_again(
     mountpoint = kept.pool.mountpoint
     with ExitStack() as stack:
         stack.enter_context(busy(BUSY))
-        loads = [stack.enter_context(loaded(party, distribution, names, workdir)) for party in parties]
+        loads = [stack.enter_context(loaded(party, distribution, workdir)) for party in parties]
         stack.enter_context(repeated(lambda: spark_driver.run("count", "local[1]", mountpoint, timeout_s=1800.0)))
         found = Found(calm(loads), {party.name: [] for party in parties}, {})
         print(f"without a hang: {found.calm}", flush=True)
         for number in range(HANGS):
             with ExitStack() as readers:
                 for party in parties if reads_old else ():
-                    readers.enter_context(reading_old(distribution, names, f"{party.name}-old{number}"))
+                    readers.enter_context(reading_old(distribution, party.names, f"{party.name}-old{number}"))
                 hangs = hang(loads, kept if dies else None)
             for party, one in zip(parties, hangs, strict=True):
                 found.hangs[party.name].append(one)
@@ -313,15 +326,15 @@ def test_a_disk_hangs_under_a_producing_broker(
 ) -> None:
     """A JVM stands still while one of its threads waits for a page of the disk, on any filesystem. So consumers of
     old messages stop the broker on both sides, and the time of its creates says nothing then."""
-    (stand, mount), names = kept, kept[0].names
+    stand, mount = kept
     daemon = mount.daemon
     for party in parties:
-        prepare(party, newest, names, HANGS if reads_old else 0)
-    found = hang_again_and_again(parties, mount, newest, names, workdir, dies=dies, reads_old=reads_old)
+        prepare(party, newest, HANGS if reads_old else 0)
+    found = hang_again_and_again(parties, mount, newest, workdir, dies=dies, reads_old=reads_old)
     for party in parties:
         sent = found.sent[party.name]
         seen = rocketmq.consume(
-            newest, names.address, party.topic, expect=sent.sent, idle_timeout_s=IDLE_S, timeout_s=1800.0
+            newest, party.names.address, party.topic, expect=sent.sent, idle_timeout_s=IDLE_S, timeout_s=1800.0
         )
         assert (seen.distinct, seen.corrupted, seen.skipped) == (sent.sent, 0, 0)
         assert seen.duplicates <= sent.failed
