@@ -206,6 +206,7 @@ def loaded(party: Party, distribution: Distribution, workdir: Path) -> Iterator[
         reader = stack.enter_context(open_reader.reading(others[:OPEN]))
         for work in (lambda: hash_cold(cold), lambda: copy_cold(cold, target), consume):
             stack.enter_context(repeated(work))
+        stack.enter_context(sender)  # it ends first, or its consumer would not end
         yield Load(party, sender, acks, reader)
 
 
@@ -257,7 +258,7 @@ def hang(loads: Sequence[Load], kills: KeptMount | None) -> list[Hang]:
         time.sleep(HANG_S / 2)
         slowest = [slowest_of(load, began_s) for load in loads]
     written = [load.party.is_written_on_bad(end) for load, end in zip(loads, ends, strict=True)]
-    right = [timed(lambda: read_cold(path)) for path in cold]  # noqa: B023 - called at once
+    right = [timed(lambda: read_at_last(path)) for path in cold]  # noqa: B023 - called at once
     time.sleep(REST_S)
     ended_s = time.monotonic()
     return [
@@ -270,6 +271,19 @@ def hang(loads: Sequence[Load], kills: KeptMount | None) -> list[Hang]:
         )
         for number, load in enumerate(loads)
     ]
+
+
+def read_at_last(path: Path) -> None:
+    """A segment of the disk, as soon as it is served again."""
+
+    def is_read() -> bool:
+        try:
+            read_cold(path)
+        except OSError:
+            return False
+        return True
+
+    wait_until(is_read, f"{path} to be read")
 
 
 def timed(work: Callable[[], object]) -> float:
