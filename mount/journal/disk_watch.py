@@ -6,7 +6,6 @@ import trio
 
 from commitlogfs.fusefs.disks.usage_monitor import UsageMonitor
 from commitlogfs.mount.journal.recorder import Journal
-from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.commitlog import CommitLog
 
@@ -30,6 +29,4 @@ def record_disks(commitlog: CommitLog, journal: Journal) -> None:
     """Record each disk whose state differs from the one recorded before."""
     now_s = commitlog.clock.monotonic()
     for disk, standing in zip(commitlog.disks.values(), commitlog.admission.standings(now_s), strict=True):
-        is_measured = commitlog.usage(disk.number) is not None
-        state = disk.reported_state if is_measured else DiskState.OFFLINE
-        journal.disk_seen(state.value, standing)
+        journal.disk_seen(disk.reported_state.value, standing)

@@ -26,7 +26,7 @@ from commitlogfs.mount.status.retention import retention_report
 from commitlogfs.mount.status.scrub import damage_findings, scrub_report
 from commitlogfs.store.clock import Clock
 from commitlogfs.store.disks import forecast
-from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
 from commitlogfs.store.disks.losses import count_accepted
 from commitlogfs.store.disks.membership import RebalanceMode
@@ -222,7 +222,7 @@ class StatusReport:
             "number": disk.number,
             "path": disk.path,
             "filesystem": disk.filesystem.name,
-            "state": disk.reported_state.value if usage is not None else DiskState.OFFLINE.value,
+            "state": disk.reported_state.value,
             "eligible": refusal is None,
             "refusal": None if refusal is None else refusal.name.lower().replace("_", "-"),
             "total_bytes": None if usage is None else usage.total_bytes,

@@ -165,7 +165,7 @@ def test_nothing_is_known() -> None:
         ({"refusal": "not-writable", "state": "vanished"}, "mount the disk there again"),
         ({"refusal": "slow", "state": "slow"}, "it is probed regularly"),
         ({"refusal": "in-backoff", "state": "failed"}, "repair the disk"),
-        ({"refusal": "unknown-usage", "state": "offline"}, "see `dmesg`"),
+        ({"refusal": "unknown-usage", "state": "rw"}, "see `dmesg`"),
     ],
 )
 def test_the_remedy_fits_the_refusal(changes: dict[str, Any], expected: str) -> None:
