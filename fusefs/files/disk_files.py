@@ -36,6 +36,7 @@ from commitlogfs.store.files.remove import FreeWait, Reason, Retired
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.moves import mark, putting_back, restored, unreadable
 from commitlogfs.store.moves.copy import SegmentCopy, remove_stray_copy
+from commitlogfs.store.moves.former import ContentRecord, read_record
 from commitlogfs.store.moves.mark import Source
 from commitlogfs.store.moves.putting_back import Copy
 from commitlogfs.store.pool import leftovers
@@ -372,6 +373,11 @@ class DiskFiles:
         find = partial(unreadable.find_unreadable, self._disk.dirfd, [name])
         by_name = await self._run_abandonable("getxattr", find, self._timing.stat_s)
         return [places for _, found in by_name for places in found.ranges]
+
+    async def content_record(self, name: bytes) -> ContentRecord:
+        """The records of a file about its content. Raises DiskError, OSError."""
+        read = partial(read_record, self._disk.dirfd, name)
+        return await self._run_abandonable("getxattr", read, self._timing.stat_s)
 
     async def is_repair_of(self, name: bytes, ino: int, damaged: Source) -> bool:
         """Whether a segment is a right copy in the place of this damaged file. Raises DiskError, OSError."""

@@ -373,16 +373,16 @@ class Mover:
                 self._commitlog.names.record_denied(name)
 
     async def require_only_file(self, file: Segment) -> None:
-        """A daemon that died may have left the file from which this one was copied on a disk that is missing now.
-        When that is back, only the mark of this file tells that the two are one segment. Raises
-        FormerFileError, and OSError or DiskError if the mark cannot be read."""
+        """A missing disk may have the file from which this one was copied, or another copy of that file. When the
+        disk is back, only the mark of this file tells that the two are one segment. Raises FormerFileError, and
+        OSError or DiskError if the mark cannot be read."""
         dirfd = self._commitlog.disk_of(file).dirfd
         mark = await self._step(partial(read_mark, dirfd, file.name, file.ino), file.disk)
-        if mark is None or mark.disk in self._commitlog.disks:
+        if mark is None or not self._commitlog.missing:
             return
         member = self._commitlog.membership.member(mark.disk)
-        if member is not None:
-            raise FormerFileError(file.name, member.path)
+        is_missing = member is not None and member.path in self._commitlog.missing
+        raise FormerFileError(file.name, member.path if member and is_missing else self._commitlog.missing[0])
 
     async def _open_source(self, file: Segment, *, salvages: bool) -> SegmentCopy:
         dirfd = self._commitlog.disk_of(file).dirfd

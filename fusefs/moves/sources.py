@@ -23,6 +23,7 @@ from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, 
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import FileAttributes, unpack
 from commitlogfs.store.files.remove import Reason, name_with
+from commitlogfs.store.moves.former import lacks_content, may_lack_content
 from commitlogfs.store.moves.mark import source_of
 from commitlogfs.store.moves.putting_back import Copy
 from commitlogfs.store.pool.catalog import Role, Segment
@@ -60,8 +61,8 @@ class Sources:
         self._moved = Reminders(commitlog.disks)
         self._known: dict[tuple[DiskNumber, int], Known] = {}
         """Sources that are open."""
-        self._kept: dict[tuple[DiskNumber, int], bool] = {}
-        """Whether sources that still have their names are worth keeping."""
+        self._kept: dict[tuple[DiskNumber, int], str] = {}
+        """Why sources that still have their names are worth keeping; empty for those that are not."""
         self._both_changed: set[tuple[DiskNumber, int]] = set()
         self._written_to: dict[tuple[DiskNumber, int], Segment] = {}
         """Segments that were put back, by disk and inode: a process may append to them, so they stay until nobody
@@ -89,8 +90,9 @@ class Sources:
             return "the disk is read-only; make it writable, or give it up"
         if disk.is_troubled:
             return "the disk cannot be written; repair it, or give it up"
-        if self._kept.get((source.disk, source.ino)):
-            return "the copy lacks what could not be read there; give that disk up"
+        why_kept = self._kept.get((source.disk, source.ino))
+        if why_kept:
+            return why_kept
         return "is removed in a moment"
 
     def remind(self, disk: DiskNumber) -> None:
@@ -200,15 +202,24 @@ class Sources:
                 log_event(log, logging.WARNING, "source_not_removed", segment=source.name, reason=str(error))
 
     async def _is_worth_keeping(self, source: Segment) -> bool:
-        """Whether the copy lacks what could not be read here: another attempt, with other tools, may read it. What
-        the source lacked already is not to be had from it."""
+        """Whether the copy may lack what this file has (store/moves/former.py)."""
         copy = self._commitlog.catalog.get(source.base_offset)
         key = source.disk, source.ino
         if key not in self._kept and copy is not None:
-            of_copy = await self._disks[copy.disk].unreadable_ranges(copy.name)
-            of_source = await self._disks[source.disk].unreadable_ranges(source.name) if of_copy else []
-            self._kept[key] = of_copy != of_source
-        return self._kept.get(key, False)
+            self._kept[key] = await self._why_kept(source, copy)
+        return bool(self._kept.get(key))
+
+    async def _why_kept(self, source: Segment, copy: Segment) -> str:
+        itself = source_of(source.disk, unpack(source.attributes))
+        of_copy = await self._disks[copy.disk].content_record(copy.name)
+        if not may_lack_content(of_copy, itself):
+            return ""
+        of_source = await self._disks[source.disk].content_record(source.name)
+        if not lacks_content(of_copy, of_source):
+            return ""
+        if of_copy.unreadable:
+            return "the copy lacks what could not be read there; give that disk up"
+        return "it may differ from the copy; compare the two, and delete this one on its disk"
 
     async def _let_go(self, source: Segment, *, is_leaving: bool = False) -> None:
         """Remove a source, or set it aside while it is open, or if it is damaged or was written to; durable.
@@ -237,8 +248,14 @@ class Sources:
                 self._commitlog.record_freed(source, await disk.unlink(name, source.ino))
                 self._forget(source)
         copy = self._commitlog.catalog.get(source.base_offset)
-        if copy is not None:
+        if copy is not None and not self._is_mark_needed(copy):
             await self._remove_mark(copy)
+
+    def _is_mark_needed(self, copy: Segment) -> bool:
+        """Whether another file of a segment has its name, or may have it on a missing disk: only the mark shows
+        that it is the same segment."""
+        sources = self._commitlog.others.sources(copy.base_offset)
+        return bool(self._commitlog.missing) or any(source.role is Role.MOVED for source in sources)
 
     async def _has_changed(self, source: Segment) -> bool:
         """Whether a process has written to a source between its last comparison and the new name of the copy, and

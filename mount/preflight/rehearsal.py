@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 
 from commitlogfs.console.errors import RefusedError, UserError
 from commitlogfs.mount.config.model import Config, load_config
 from commitlogfs.mount.linux.process_activity import read_activity
 from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.mount.preflight.inspection import inspect_pool
+from commitlogfs.store.findings import FindingCode
 from commitlogfs.store.pool.open import OnMissing, blocking
 
 SILENCE_S = 30.0
@@ -27,13 +29,22 @@ _SHOWN = 3
 
 
 def why_not_mountable(
-    config: Config, on_missing: OnMissing, silence_s: float = SILENCE_S, *, takes_over: bool = False
+    config: Config,
+    on_missing: OnMissing,
+    silence_s: float = SILENCE_S,
+    *,
+    takes_over: bool = False,
+    duplicates: Collection[str] | None = None,
 ) -> list[str]:
     """The first few reasons; empty if a mount, or a takeover, would not be refused. `config` must be from a file.
+    `duplicates` are the files of the findings of this code that a running daemon has: another one would be a
+    reason, because a segment that is served would no longer be. None if no daemon is asked.
 
     Raises RefusedError if the scan makes no progress for `silence_s`.
     """
-    command = [sys.executable, "-P", "-m", __name__, str(config.file), on_missing.value, *["takeover"] * takes_over]
+    known = json.dumps(None if duplicates is None else sorted(duplicates))
+    command = [sys.executable, "-P", "-m", __name__, str(config.file), on_missing.value, known]
+    command += ["takeover"] * takes_over
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/"
     )
@@ -77,7 +88,9 @@ def _leave(child: subprocess.Popen[str]) -> None:
         child.returncode = -signal.SIGKILL  # keeps Popen from waiting for it
 
 
-def _find_reasons(config: Config, on_missing: OnMissing, *, takes_over: bool) -> list[str]:
+def _find_reasons(
+    config: Config, on_missing: OnMissing, duplicates: Collection[str] | None, *, takes_over: bool
+) -> list[str]:
     try:
         configured_pool.require_separate(config)
         inspection = inspect_pool(
@@ -88,7 +101,11 @@ def _find_reasons(config: Config, on_missing: OnMissing, *, takes_over: bool) ->
         )
     except RefusedError as error:
         return [str(error)]
-    reasons = list(map(str, blocking(inspection.findings, on_missing, takes_over=takes_over)))
+    found = blocking(inspection.findings, on_missing, takes_over=takes_over)
+    if duplicates is not None:
+        of_code = [one for one in inspection.findings if one.code is FindingCode.DUPLICATE_SEGMENT]
+        found += [one for one in of_code if one.file not in duplicates and one not in found]
+    reasons = list(map(str, found))
     if len(reasons) > _SHOWN:
         more = f"and {len(reasons) - _SHOWN} more: `commitlogfs check {config.name}` shows them all"
         return [*reasons[:_SHOWN], more]
@@ -97,9 +114,11 @@ def _find_reasons(config: Config, on_missing: OnMissing, *, takes_over: bool) ->
 
 def main(arguments: list[str]) -> int:
     """Entry point of the child: it prints the reasons as a JSON array."""
-    file, on_missing, *takeover = arguments
+    file, on_missing, duplicates, *takeover = arguments
     try:
-        reasons = _find_reasons(load_config(file), OnMissing(on_missing), takes_over=bool(takeover))
+        reasons = _find_reasons(
+            load_config(file), OnMissing(on_missing), json.loads(duplicates), takes_over=bool(takeover)
+        )
     except UserError as error:
         reasons = [str(error)]
     print(json.dumps(reasons))

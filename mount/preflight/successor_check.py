@@ -12,6 +12,7 @@ from commitlogfs.mount.location.which_mount import Target
 from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size
 from commitlogfs.mount.preflight.rehearsal import why_not_mountable
+from commitlogfs.store.findings import FindingCode
 from commitlogfs.store.pool.open import OnMissing
 
 
@@ -59,7 +60,8 @@ def require_same_mount(name: str, config: Config, status: dict[str, Any], not_do
 def _require_mountable(
     name: str, config: Config, status: dict[str, Any], *, degraded: bool, is_automatic: bool
 ) -> None:
-    """Raises RefusedError if the next mount would be refused. It may come at boot, when no operator is there."""
+    """Raises RefusedError if the next mount would be refused, which may come at boot, when no operator is there, or
+    if it would no longer serve a segment, because a disk that is back has another file of it."""
     why_plain = status["daemon"].get("passthrough_reason")
     if config.passthrough == "required" and why_plain:
         raise RefusedError(
@@ -67,10 +69,12 @@ def _require_mountable(
             f"nothing through ({why_plain}); change the setting, or stop the broker, unmount and mount again"
         )
     on_missing = OnMissing.DEGRADED if degraded else configured_pool.on_missing(config)
-    reasons = why_not_mountable(config, on_missing, takes_over=is_automatic)
+    code = FindingCode.DUPLICATE_SEGMENT.value
+    duplicates = [finding["file"] for finding in status["findings"] if finding["code"] == code]
+    reasons = why_not_mountable(config, on_missing, takes_over=is_automatic, duplicates=duplicates)
     if reasons:
         remedy = "" if degraded else ", or add --degraded to continue without disks and segments that are missing"
         raise RefusedError(
-            f"{name}: not restarted: the next mount with {config.file} would be refused: {'; '.join(reasons)}; "
-            f"correct that{remedy}"
+            f"{name}: not restarted: the next mount with {config.file} would be refused, or lack segments: "
+            f"{'; '.join(reasons)}; correct that{remedy}"
         )

@@ -48,6 +48,12 @@ def read_checksum(fd: int, state: FileAttributes, *, is_kept: bool = False) -> b
     return recorded.digest if recorded is not None and (is_kept or recorded.key == key_of(state)) else None
 
 
+def read_digest(file: int | str) -> bytes | None:
+    """The digest that a file, given as descriptor or path, has, perhaps of a former state. Raises OSError."""
+    recorded = _recorded(file)
+    return None if recorded is None else recorded.digest
+
+
 def write_checksum(fd: int, digest: bytes) -> None:
     """Bind the digest to the present state of an open file, whose mtime stays. Not durable before the file is; lost
     in a power cut, it is computed again. Raises OSError."""
@@ -176,10 +182,10 @@ class SegmentHash:
         return os.preadv(self._fd, [into], position)
 
 
-def read_verdict(fd: int) -> bytes:
-    """The attribute of the verdict on an open file (store/scrub/verdict.py); empty without one. One that is empty
-    itself is returned as a zero byte. Raises OSError."""
-    return _attribute(fd, layout.XATTR_VERDICT)
+def read_verdict(file: int | str) -> bytes:
+    """The attribute of the verdict (store/scrub/verdict.py) on a file, given as descriptor or path; empty without
+    one. One that is empty itself is returned as a zero byte. Raises OSError."""
+    return _attribute(file, layout.XATTR_VERDICT)
 
 
 def _recorded(file: int | str) -> Checksum | None:

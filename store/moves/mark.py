@@ -2,13 +2,17 @@
 
 The mark makes a move safe to interrupt. While both files exist, it says that they are one segment, and that the
 copy is complete. Inode numbers are given out again, so the birth time belongs to it.
+
+While the disk of a copy is away, its segment may be copied from the same file again. Then several copies have the
+same mark, which says that they are one segment, also when that file is gone. So a copy keeps its mark as long as
+another file of its segment has the name, or a disk is missing.
 """
 
 import errno
 import json
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks.disk import open_directory
@@ -17,6 +21,9 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import StoreError
 from commitlogfs.store.files import durable, safe_open
 from commitlogfs.store.files.attributes import FileAttributes, stat_name, unpack
+
+NO_DISK: Final = DiskNumber(0)
+"""In place of a disk: no mark names it. Numbers of disks begin with 1."""
 
 
 class Source(NamedTuple):
@@ -56,11 +63,21 @@ def read_mark(dirfd: int, name: bytes, ino: int) -> Source | None:
     except OSError:
         return None
     try:
-        return _parse_mark(os.getxattr(fd, layout.XATTR_MOVED_FROM))
+        return read_mark_of(fd)
     except OSError:
         return None
     finally:
         os.close(fd)
+
+
+def read_mark_of(file: int | str) -> Source | None:
+    """The mark of a file, given as descriptor or path; None without one, or with a damaged one. Raises OSError."""
+    try:
+        return _parse_mark(os.getxattr(file, layout.XATTR_MOVED_FROM, follow_symlinks=isinstance(file, int)))
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+        return None
 
 
 def is_repair_of(dirfd: int, name: bytes, ino: int, damaged: Source) -> bool:
@@ -86,27 +103,42 @@ def _parse_mark(text: bytes) -> Source | None:
         return None
 
 
+class MarkedFile(NamedTuple):
+    """A file of a segment, as a mark describes it, and its own mark."""
+
+    itself: Source
+    mark: Source | None
+
+
+def may_replace(file: MarkedFile, other: MarkedFile) -> bool:
+    """Whether a file of a segment has all that another one has, because it is a copy of that, or because both are
+    copies of one file and nobody has written to the other one since. Pure."""
+    mark = file.mark
+    return mark is not None and (
+        mark == other.itself or (mark == other.mark and other.itself.mtime_ns == mark.mtime_ns)
+    )
+
+
 def is_moved_copy(copy: Path, source: Path) -> bool:
-    """Whether two files in directories of disks are one segment in the middle of a move, as its copy and its
-    source. False in doubt."""
+    """Whether two files in directories of disks are one segment in the middle of a move, and the one may replace
+    the other. False in doubt."""
     try:
-        into = open_directory(str(copy.parent))
-    except OSError:
-        return False
-    try:
-        out_of = open_directory(str(source.parent))
-        try:
-            name = os.fsencode(copy.name)
-            mark = read_mark(into, name, unpack(stat_name(into, name)).ino)
-            disk = read_identity(out_of, str(source.parent))
-            attributes = unpack(stat_name(out_of, os.fsencode(source.name)))
-            return mark is not None and disk is not None and mark == source_of(disk.number, attributes)
-        finally:
-            os.close(out_of)
+        return may_replace(_read_marked(copy), _read_marked(source))
     except (OSError, StoreError):
         return False
+
+
+def _read_marked(path: Path) -> MarkedFile:
+    """Raises OSError, StoreError."""
+    dirfd = open_directory(str(path.parent))
+    try:
+        identity = read_identity(dirfd, str(path.parent))
+        name = os.fsencode(path.name)
+        attributes = unpack(stat_name(dirfd, name))
+        number = NO_DISK if identity is None else identity.number
+        return MarkedFile(source_of(number, attributes), read_mark(dirfd, name, attributes.ino))
     finally:
-        os.close(into)
+        os.close(dirfd)
 
 
 def remove_mark(dirfd: int, name: bytes, ino: int) -> None:

@@ -14,7 +14,7 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import ino_of, nlink_of, unpack
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.gaps import gaps_between
-from commitlogfs.store.moves.mark import Source, source_of
+from commitlogfs.store.moves.mark import MarkedFile, Source, may_replace, source_of
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
 from commitlogfs.store.pool.scan import DiskScan
@@ -50,6 +50,7 @@ def take_inventory(
     opened: Set[tuple[DiskNumber, int]] = frozenset(),
     holds_nothing: Callable[[Segment], bool] = is_empty,
     mark_of: Callable[[Segment], Source | None] = lambda _: None,
+    damage_of: Callable[[Segment], tuple[int, bool]] = lambda _: (0, False),
     newest_missing: BaseOffset | None = None,
     *,
     is_served: bool = False,
@@ -63,7 +64,7 @@ def take_inventory(
     `opened` are files, by disk and inode, that were open in the mount that is taken over. They are served whatever
     their size: the program that has one open, such as a copy, completes it. `holds_nothing` is called for each of
     several files of one segment; it returns False in doubt. So is `mark_of`, which returns the mark of a copy that
-    was moved here, or None. A missing disk may hold any segment up to
+    was moved here, or None, and `damage_of`, as ContentRecord.damage. A missing disk may hold any segment up to
     `newest_missing`, which is None if no disk is missing. `is_served`: a running daemon serves the pool. It cuts
     off what is written past a segment's end, at the latest when the file is closed: a longer file counts as whole.
     Gaps of accepted `losses` are noted only. Segments before `removed_before` were removed while the disk that has
@@ -79,6 +80,7 @@ def take_inventory(
         opened,
         holds_nothing,
         mark_of,
+        damage_of,
         newest_missing,
         is_served=is_served,
         losses=losses,
@@ -112,6 +114,7 @@ class _SegmentSorting:
         opened: Set[tuple[DiskNumber, int]],
         holds_nothing: Callable[[Segment], bool],
         mark_of: Callable[[Segment], Source | None],
+        damage_of: Callable[[Segment], tuple[int, bool]],
         newest_missing: BaseOffset | None,
         *,
         is_served: bool,
@@ -143,7 +146,7 @@ class _SegmentSorting:
         self._moved = {
             base: copy
             for base, copies in self._copies.items()
-            if (copy := _moved_copy(copies, segment_size, mark_of)) is not None
+            if (copy := _moved_copy(copies, segment_size, opened, mark_of, damage_of)) is not None
         }
         """The copies among files of one segment that a move has left."""
         self._kept = {
@@ -309,20 +312,31 @@ def _set_leftover_aside(inventory: Inventory, segment: Segment, paths: dict[Disk
 
 
 def _moved_copy(
-    copies: list[Segment], segment_size: int, mark_of: Callable[[Segment], Source | None]
+    copies: list[Segment],
+    segment_size: int,
+    opened: Set[tuple[DiskNumber, int]],
+    mark_of: Callable[[Segment], Source | None],
+    damage_of: Callable[[Segment], tuple[int, bool]],
 ) -> Segment | None:
-    """The one of two files of one segment that is a finished copy of the other; None if neither is.
+    """The one of several files of one segment that is the segment, because moves have left the others; None if it
+    is not clear which. Of equal copies it is the best one, and rather one that a process has open.
 
     The mark of a copy does not fit a source that was written to since. Then it is not clear which file is right.
     """
-    if len(copies) != 2 or any(copy.size != segment_size for copy in copies):
+    if any(copy.size != segment_size for copy in copies):
         return None
-    marked = [
-        copy
-        for copy, source in (copies, reversed(copies))
-        if mark_of(copy) == source_of(source.disk, unpack(source.attributes))
+    marked = [MarkedFile(source_of(copy.disk, unpack(copy.attributes)), mark_of(copy)) for copy in copies]
+    possible = [
+        at
+        for at, file in enumerate(marked)
+        if all(may_replace(file, other) for other in marked if other is not file)
     ]
-    return marked[0] if len(marked) == 1 else None
+    if len({marked[at].mark for at in possible}) != 1:
+        return None
+    found = [copies[at] for at in possible]
+    if len(found) == 1:
+        return found[0]
+    return min(found, key=lambda copy: (damage_of(copy), (copy.disk, copy.ino) not in opened, copy.disk))
 
 
 def _report_moved(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str], where: str) -> None:
@@ -352,8 +366,8 @@ def _quarantine_copies(inventory: Inventory, copies: list[Segment], paths: dict[
             where[0],
             name.decode(),
             f"the same segment is on {' and '.join(where)}",
-            "compare the two with `cmp`: if they are equal, move either away, "
-            "else the one that holds zeros from the first difference on",
+            "compare them with `cmp`: if they are equal, move all but one away, "
+            "else those that hold zeros from the first difference on",
         )
     )
 

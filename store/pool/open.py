@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Final
 
 from commitlogfs.store import _syscalls, layout
@@ -25,8 +26,8 @@ from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
+from commitlogfs.store.moves.former import lacks_content, may_lack_content, read_record
 from commitlogfs.store.moves.mark import is_repair_of, read_mark, remove_mark, source_of
-from commitlogfs.store.moves.unreadable import find_unreadable
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.inventory import MADE_AHEAD, Inventory, take_inventory
@@ -306,39 +307,47 @@ def finish_moves(pool: Pool, *, dry_run: bool = False) -> list[str]:
     just before that; returns one line for each file. The pool is not mounted. A file that a process has open stays,
     and so does one that holds what its copy lacks. Disks in trouble are left out, disk errors ignored. A `dry_run`
     changes nothing."""
-    done = []
-    for source in pool.inventory.moved:
-        disk, copy = pool.disk_of(source), pool.inventory.catalog.get(source.base_offset)
-        if copy is None or disk.state is not DiskState.RW or disk.is_troubled:
+    done: list[str] = []
+    for base, moved in itertools.groupby(pool.inventory.moved, attrgetter("base_offset")):
+        copy = pool.inventory.catalog.get(base)
+        if copy is None:
             continue
-        with contextlib.suppress(OSError):
-            done.append(f"{disk.path}: {_finish_move(pool, source, copy, dry_run=dry_run)}")
+        are_gone = [_finish_move(pool, source, copy, done, dry_run=dry_run) for source in moved]
+        if all(are_gone) and not pool.missing and not dry_run:
+            with contextlib.suppress(OSError):
+                remove_mark(pool.disk_of(copy).dirfd, copy.name, copy.ino)
     return done
 
 
-def _finish_move(pool: Pool, source: Segment, copy: Segment, *, dry_run: bool) -> str:
-    """A line for this file. Raises OSError."""
+def _finish_move(pool: Pool, source: Segment, copy: Segment, done: list[str], *, dry_run: bool) -> bool:
+    """Whether the source no longer has its name. `done` gets a line for it."""
+    disk = pool.disk_of(source)
+    if disk.state is not DiskState.RW or disk.is_troubled:
+        return False
+    with contextlib.suppress(OSError):
+        is_gone, line = _remove_source(pool, source, copy, dry_run=dry_run)
+        done.append(f"{disk.path}: {line}")
+        return is_gone
+    return False
+
+
+def _remove_source(pool: Pool, source: Segment, copy: Segment, *, dry_run: bool) -> tuple[bool, str]:
+    """Whether the source no longer has its name, and a line for it. Raises OSError."""
     disk, where, name = pool.disk_of(source), pool.disk_of(copy), source.name.decode()
-    if _lacks_content(where, copy, disk, source) or is_open_elsewhere(disk.dirfd, source.name):
-        return f"kept {name}, which is needed"
-    damaged = source_of(disk.number, unpack(source.attributes))
+    damaged, of_copy = source_of(disk.number, unpack(source.attributes)), read_record(where.dirfd, copy.name)
+    if may_lack_content(of_copy, damaged) and lacks_content(of_copy, read_record(disk.dirfd, source.name)):
+        return False, f"kept {name}, which is needed"
+    if is_open_elsewhere(disk.dirfd, source.name):
+        return False, f"kept {name}, which is needed"
     is_damaged = is_repair_of(where.dirfd, copy.name, copy.ino, damaged)
     if not dry_run:
         if is_damaged:
             remove.retire_file(disk.dirfd, source.name, source.ino, remove.Reason.DAMAGED)
         else:
             remove.remove_file(disk.dirfd, source.name, source.ino)
-        remove_mark(where.dirfd, copy.name, copy.ino)
     if is_damaged:
-        return f"{'would set' if dry_run else 'set'} aside damaged file {name}"
-    return f"{'would remove' if dry_run else 'removed'} former file {name}"
-
-
-def _lacks_content(where: Disk, copy: Segment, disk: Disk, source: Segment) -> bool:
-    """Whether a copy lacks what could not be read of its source, and may be by another attempt."""
-    of_copy = find_unreadable(where.dirfd, [copy.name])
-    of_source = find_unreadable(disk.dirfd, [source.name]) if of_copy else []
-    return [found.ranges for _, found in of_copy] != [found.ranges for _, found in of_source]
+        return True, f"{'would set' if dry_run else 'set'} aside damaged file {name}"
+    return True, f"{'would remove' if dry_run else 'removed'} former file {name}"
 
 
 def remove_leftovers(pool: Pool, *, dry_run: bool = False) -> list[str]:
@@ -526,6 +535,7 @@ def _inventory_of(
         known,
         lambda copy: leftovers.name_holds_nothing(dirfds[copy.disk], copy.name, copy.ino),
         lambda copy: read_mark(dirfds[copy.disk], copy.name, copy.ino),
+        lambda copy: _damage_of(dirfds[copy.disk], copy),
         newest_missing,
         is_served=not decides,
         losses=found.membership.losses,
@@ -533,6 +543,14 @@ def _inventory_of(
         undone_after=_undone_after(contents, newest, found.segment_size) if decides and not is_degraded else None,
         without_data=frozenset() if newest_missing is None else _find_without_data(contents, newest_missing, known),
     )
+
+
+def _damage_of(dirfd: int, copy: Segment) -> tuple[int, bool]:
+    """As ContentRecord.damage. Another copy is better than one that cannot be read."""
+    try:
+        return read_record(dirfd, copy.name).damage
+    except OSError:
+        return copy.size, True
 
 
 def _find_without_data(

@@ -386,3 +386,30 @@ def test_segments_that_were_removed_meanwhile_stay_away_when_the_disk_is_back(de
     degraded.start()
     assert [f["code"] for f in degraded.status()["findings"] if f["code"] == "removed-segments"] == []
     eventually(lambda: [recorded_identity(disk).get("removed_before", 0) for disk in degraded.disks] == [0, 0, 0])
+
+
+def test_a_disk_that_returns_takes_no_served_segment_away(striped: PoolMount) -> None:
+    """It has another file of one, and nothing tells which of the two is right."""
+    returning = Path(striped.disks[1])
+    served = next(path for path in Path(striped.disks[2]).iterdir() if path.name.isdecimal())
+    aside = take_away(returning)
+    degrade(striped)
+    striped.start("--watchdog", "0")
+    listed = os.listdir(striped.mountpoint)
+    assert served.name in listed
+    bring_back(returning, aside)
+    copied = returning / served.name
+    shutil.copyfile(served, copied)
+
+    def reasons() -> list[str]:
+        findings = striped.status()["findings"]
+        return [one["message"] for one in findings if one["code"] == "disk-not-taken-back"]
+
+    assert "[duplicate-segment]" in eventually(reasons)[0]
+    ran = striped.cli("restart", striped.name)
+    assert (ran.status, "would be refused, or lack segments" in ran.err) == (4, True)
+    assert os.listdir(striped.mountpoint) == listed
+    copied.unlink()
+    assert striped.cli("restart", striped.name).status == 0
+    eventually(lambda: not striped.status()["degraded"])
+    assert set(os.listdir(striped.mountpoint)) >= set(listed)

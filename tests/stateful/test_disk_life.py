@@ -460,10 +460,9 @@ class DiskLifeModel(RuleBasedStateMachine):
         eventually(lambda: read_disk(member.path).keys() <= kept, 20.0, self.life.pool.log_path.read_text)
 
     def marked_as_from_missing(self, member: Member) -> set[int]:
-        """Segments of a disk of which a missing one may have the former file: they are not moved again."""
-        missing = {other.number for other in self.away}
-        files = read_disk(member.path).items()
-        return {index for index, file in files if file.moved_from is not None and file.moved_from[0] in missing}
+        """Segments of a disk of which a missing one may have another file: they are not moved again."""
+        files = read_disk(member.path).items() if self.away else []
+        return {index for index, file in files if file.moved_from is not None}
 
     @property
     def written_to(self) -> set[int]:
@@ -533,6 +532,33 @@ class DiskLifeModel(RuleBasedStateMachine):
                 self.configure(is_degraded_allowed=True)
             self.start()
         self.life.await_daemon()
+
+    @precondition(lambda self: len(self.present) > 2 and not self.away)
+    @rule(number=numbers, of_copy=st.booleans())
+    def lose_within_a_move(self, number: int, of_copy: bool) -> None:
+        """A drain begins, the daemon dies while a segment has two files, and the disk of either is lost. The drain
+        continues without that disk."""
+        drained = self.pick(number)
+        self.release_all()
+        movable = read_disk(drained.path).keys() - set(list(self.visible)[-NEWEST_KEPT:])
+        if not movable or not self.others_take_segments(drained):
+            return
+        self.configure(is_degraded_allowed=True)
+        drained.drain = "copy"
+        index = self.life.kill_within_a_move(drained.number)
+        if index is not None:
+            files = [(one, read_disk(one.path).get(index)) for one in self.present]
+            found = [(one, file) for one, file in files if file is not None]
+            copy, _ = self.copy_among(found)
+            member = copy if of_copy else next(one for one, _ in found if one is not copy)
+            member.path.rename(member.hidden)
+        self.life.kept.go_on()
+        if index is not None:
+            self.find_lost(member)
+        self.life.await_daemon()
+        if not drained.is_away:  # the request for the drain may have had no answer
+            ran = self.life.disk("drain", drained.number)
+            assert ran.status == 0, ran.err
 
     def find_lost(self, member: Member) -> None:
         """Record the content of a disk that has just been lost."""
@@ -808,13 +834,16 @@ class DiskLifeModel(RuleBasedStateMachine):
             visible[index].place = member.path
 
     def copy_among(self, files: list[tuple[Member, BackingFile]]) -> tuple[Member, BackingFile]:
-        """The finished copy of two files of one segment."""
-        one, other = files
-        for (member, copy), (former, source) in ((one, other), (other, one)):
-            if copy.moved_from == (former.number, source.ino, source.mtime_ns):
-                assert copy.content == source.content
+        """A finished copy among several files of one segment: the other ones are its source, or copies of that."""
+        for member, copy in files:
+            others = [(former, file) for former, file in files if file is not copy]
+            if copy.moved_from is not None and all(
+                copy.moved_from in ((former.number, file.ino, file.mtime_ns), file.moved_from)
+                for former, file in others
+            ):
+                assert all(file.content == copy.content for _, file in others)
                 return member, copy
-        raise AssertionError(f"{one[1].path} and {other[1].path} are two files of one segment")
+        raise AssertionError(f"{[str(file.path) for _, file in files]} are files of one segment")
 
     def stop_and_read_disks(self) -> None:
         """A native broker would find the whole log, each segment once, and nothing else."""

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,6 @@ pytestmark = [
 ]
 
 COUNT = 9
-STEPS = (16, 17, 15, 18, 14, 19, 13, 20, 16, 17)
-"""About after that step of a drain, its first segment has two files."""
 
 
 @pytest.fixture
@@ -43,23 +40,22 @@ class TwoFiles:
     holder: Path
 
 
+def lose_within_a_move(life: DiskLife, *, of_copy: bool) -> TwoFiles:
+    """The first disk drains, and the disk of the copy, or of its source, is lost."""
+    index = life.kill_within_a_move(1)
+    assert index is not None, life.pool.log_path.read_text()
+    source, *others = life.pool.disks
+    (copy,) = [disk for disk in others if index in read_disk(disk)]
+    lost, holder = (copy, source) if of_copy else (source, copy)
+    lost.rename(lost.with_name("away"))
+    life.kept.go_on()
+    life.await_daemon()
+    return TwoFiles(index, lost, holder)
+
+
 @pytest.fixture
 def moved(life: DiskLife) -> TwoFiles:
-    for attempt, step in enumerate(STEPS):
-        number = attempt % 3 + 1
-        lost = life.pool.disks[number - 1]
-        life.kill(step, partial(life.pool.ask, "disk-drain", disk=str(number)))
-        of_lost = read_disk(lost).keys()
-        found = [(disk, of_lost & read_disk(disk).keys()) for disk in life.pool.disks if disk != lost]
-        twice = [TwoFiles(min(indexes), lost, disk) for disk, indexes in found if indexes]
-        if twice:
-            lost.rename(lost.with_name("away"))
-        life.kept.go_on()
-        life.await_daemon()
-        if twice:
-            return twice[0]
-        life.pool.ask("disk-cancel", disk=str(number))
-    raise AssertionError("no step leaves two files")
+    return lose_within_a_move(life, of_copy=False)
 
 
 def listed(life: DiskLife) -> list[int]:
@@ -90,6 +86,16 @@ def test_a_removed_segment_stays_away_when_the_disk_of_its_source_returns(life: 
     eventually(lambda: all(removed_before(disk) == end for disk in life.pool.disks if disk != moved.lost))
     bring_back(life, moved.lost)
     assert moved.index not in listed(life)
+
+
+def test_a_copy_returns_after_its_segment_was_copied_again(life: DiskLife) -> None:
+    """The log still has each segment, and each one has a single file."""
+    twice = lose_within_a_move(life, of_copy=True)
+    eventually(lambda: twice.index not in read_disk(twice.holder))
+    twice.lost.with_name("away").rename(twice.lost)
+    life.await_disk(life.pool.disks.index(twice.lost) + 1)
+    assert listed(life) == list(range(COUNT))
+    eventually(lambda: sum(twice.index in read_disk(disk) for disk in life.pool.disks) == 1)
 
 
 def removed_before(disk: Path) -> int:

@@ -26,6 +26,10 @@ from commitlogfs.store import layout
 
 SIZE = 64 * 1024
 """Bytes of a segment."""
+WINDOW_S = 0.1
+"""Pause of a daemon before and after each of its steps, so that a test can kill it within a move."""
+WINDOW_PATIENCE_S = 30.0
+"""How long a daemon may take to its next move."""
 STEPS_PATIENCE_S = 0.5
 """How long a daemon may take to the step before which it is to die."""
 
@@ -61,6 +65,17 @@ def read_disk(directory: Path) -> dict[int, BackingFile]:
             mark = (int(disk), int(ino), int(mtime_ns))
         found[int(name) // SIZE] = BackingFile(path, content, status.st_ino, status.st_mtime_ns, mark)
     return found
+
+
+def find_twice(disks: list[Path]) -> int | None:
+    """Index of a segment with files on several disks; None if there is none."""
+    seen: set[str] = set()
+    for disk in disks:
+        names = {name for name in os.listdir(disk) if name.isdecimal()}
+        if both := seen & names:
+            return int(min(both)) // SIZE
+        seen |= names
+    return None
 
 
 def set_aside(directory: Path) -> list[str]:
@@ -125,6 +140,22 @@ class DiskLife:
             self._faults.disarm()
         with contextlib.suppress(ProcessLookupError):
             self.kept.kill()
+
+    def kill_within_a_move(self, disk: int) -> int | None:
+        """Drain a disk, and kill the daemon between the new name of a copy and the removal of its source. Index of
+        the segment; None if the daemon has made no move in time: it is killed then, too. No daemon comes before
+        `kept.go_on`."""
+        disks = [Path(one["path"]) for one in self.status()["disks"]]
+        if self._faults is not None:
+            self._faults.slow_down(self.kept.newest_daemon(), WINDOW_S)
+            with contextlib.suppress(UnreachableError):
+                self.pool.ask("disk-drain", disk=str(disk))
+            with contextlib.suppress(AssertionError):
+                eventually(lambda: find_twice(disks) is not None, WINDOW_PATIENCE_S)
+        self.kept.kill()
+        if self._faults is not None:
+            self._faults.disarm()
+        return find_twice(disks)
 
     def kill_all(self, step: int | None) -> None:
         """Kill daemon and keeper at once: the mount is dead."""

@@ -1,0 +1,200 @@
+"""Segments that were copied again while the disk of their copies was away."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from support.pooled import PATIENT, SIZE, Parts, make, name_of, open_parts, place, segment
+
+from commitlogfs.store import layout
+from commitlogfs.store.clock import SYSTEM_CLOCK
+from commitlogfs.store.disks.directories import DiskSpec
+from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
+from commitlogfs.store.findings import FindingCode
+from commitlogfs.store.placement import POLICIES
+from commitlogfs.store.pool.commitlog import CommitLog
+from commitlogfs.store.pool.open import OnMissing, blocking, finish_moves, open_pool
+from commitlogfs.store.segment import BaseOffset
+from commitlogfs.store.thresholds import Thresholds
+
+COUNT, DISKS = 16, 4
+DRAINED = DiskNumber(1)
+
+
+def content(index: int) -> bytes:
+    return b"%0*d" % (SIZE, index)
+
+
+@pytest.fixture
+def directories(workdir: Path) -> list[Path]:
+    with open_parts(workdir, DISKS) as parts:
+
+        async def main() -> None:
+            for index in range(COUNT):
+                await make(parts, index)
+                place(parts, index).write_bytes(content(index))
+            for file in parts.commitlog.catalog:
+                await parts.attributes.refresh(file)
+
+        trio.run(main)
+        return list(parts.directories)
+
+
+class Away:
+    """Disks of a pool, some of which may be away."""
+
+    def __init__(self, directories: list[Path], *, is_read_only: bool) -> None:
+        self.directories = directories
+        self.is_read_only = is_read_only
+
+    @contextmanager
+    def opened(self, *away: int) -> Iterator[Parts]:
+        """The next daemon, without these disks."""
+        present = [path for number, path in enumerate(self.directories, 1) if number not in away]
+        pool = open_pool(tuple(DiskSpec(str(path), Thresholds()) for path in present), SIZE)
+        self.findings = pool.findings
+        self.pool = pool
+        log = CommitLog(pool, POLICIES["round-robin"], SYSTEM_CLOCK, PATIENT)
+        if DRAINED in log.disks:
+            log.disks[DRAINED].is_read_only = self.is_read_only
+        parts = Parts(self.directories, log)
+        try:
+            yield parts
+        finally:
+            parts.close()
+
+    def drain(self, parts: Parts, *, most: int = COUNT, let_go: bool = True) -> None:
+        mode = DrainMode.FAILING if self.is_read_only else DrainMode.COPY
+        log = parts.commitlog
+        log.record_membership(log.membership.draining(DRAINED, Drain(1, mode, 10**9)))
+
+        async def main() -> None:
+            for _ in range(most):
+                if not await parts.drains._move_next():
+                    break
+                if let_go:
+                    await parts.sources.finish()
+
+        trio.run(main)
+
+    def holders(self, index: int) -> set[int]:
+        name = name_of(index).decode()
+        return {number for number, path in enumerate(self.directories, 1) if (path / name).exists()}
+
+
+def indexes(parts: Parts) -> list[int]:
+    return [file.base_offset // SIZE for file in parts.commitlog.catalog]
+
+
+def copied_twice(directories: list[Path], *, is_read_only: bool) -> tuple[Away, int, int]:
+    """A segment whose copy was on a disk that went away, and which was then copied from the same file again; and
+    that disk. The first copy is whole, and the daemon has died before it removed the source."""
+    away = Away(directories, is_read_only=is_read_only)
+    with away.opened() as parts:
+        former = {file.base_offset // SIZE: file.disk for file in parts.commitlog.catalog}
+        away.drain(parts, let_go=False)
+        index = min(i for i, disk in former.items() if segment(parts, i).disk != disk)  # not among the newest
+        first = segment(parts, index).disk
+    with away.opened(first) as parts:
+        assert segment(parts, index).disk == DRAINED
+        away.drain(parts)
+        assert segment(parts, index).disk not in (DRAINED, first)
+    return away, index, first
+
+
+@pytest.mark.parametrize("is_read_only", [True, False], ids=["failing", "copy"])
+def test_a_disk_with_copies_that_returns_takes_no_segment_away(directories: list[Path], is_read_only: bool) -> None:
+    away, index, _first = copied_twice(directories, is_read_only=is_read_only)
+    assert len(away.holders(index)) == 2 + is_read_only
+    with away.opened() as parts:
+        assert indexes(parts) == list(range(COUNT))
+        assert place(parts, index).read_bytes() == content(index)
+        assert blocking(away.findings, OnMissing.REFUSE) == []
+        trio.run(parts.sources.finish)
+        stays = {DRAINED} if is_read_only else set()
+        assert away.holders(index) == {segment(parts, index).disk, *stays}
+    away.is_read_only = False
+    with away.opened() as parts:
+        assert indexes(parts) == list(range(COUNT))
+        trio.run(parts.sources.finish)
+        assert away.holders(index) == {segment(parts, index).disk}
+        assert layout.XATTR_MOVED_FROM not in os.listxattr(place(parts, index))
+
+
+def test_the_former_files_are_removed_between_two_mounts(directories: list[Path]) -> None:
+    away, index, first = copied_twice(directories, is_read_only=True)
+    away.is_read_only = False
+    with away.opened(first):
+        finish_moves(away.pool)
+        assert len(away.holders(index)) == 2  # the missing disk has one of them
+    with away.opened() as parts:
+        assert indexes(parts) == list(range(COUNT))
+        finish_moves(away.pool)
+        kept = segment(parts, index).disk
+    assert away.holders(index) == {kept}
+    assert layout.XATTR_MOVED_FROM not in os.listxattr(directories[kept - 1] / name_of(index).decode())
+
+
+def test_a_copy_that_was_written_to_is_the_segment(directories: list[Path]) -> None:
+    """And nothing that may differ from it is removed."""
+    away, index, first = copied_twice(directories, is_read_only=False)
+    with away.opened(first) as parts:
+        place(parts, index).write_bytes(content(99))
+        second = segment(parts, index).disk
+    with away.opened() as parts:
+        assert segment(parts, index).disk == second
+        assert FindingCode.DUPLICATE_SEGMENT not in [finding.code for finding in away.findings]
+
+
+def test_two_copies_that_were_written_to_are_a_duplicate(directories: list[Path]) -> None:
+    away, index, _ = copied_twice(directories, is_read_only=False)
+    for number in away.holders(index):
+        (directories[number - 1] / name_of(index).decode()).write_bytes(content(90 + number))
+    with away.opened() as parts:
+        assert index not in indexes(parts)
+    assert FindingCode.DUPLICATE_SEGMENT in [finding.code for finding in away.findings]
+
+
+def test_the_copy_that_lacks_least_is_the_segment_and_the_other_stays(directories: list[Path]) -> None:
+    away, index, first = copied_twice(directories, is_read_only=False)
+    (second,) = away.holders(index) - {first}
+    for number, lost in ((first, b"[[0,512]]"), (second, b"[[0,1024]]")):
+        path = directories[number - 1] / name_of(index).decode()
+        os.setxattr(path, layout.XATTR_UNREADABLE, lost)
+        os.removexattr(path, layout.XATTR_CHECKSUM)
+    with away.opened() as parts:
+        assert segment(parts, index).disk == first
+        trio.run(parts.sources.finish)
+        (source,) = parts.commitlog.others.sources(BaseOffset(index * SIZE))
+        assert "could not be read" in parts.sources.why_named(source)
+        assert not parts.mover.may_move(segment(parts, index))
+    assert away.holders(index) == {first, second}
+
+
+def test_a_copy_with_another_checksum_stays(directories: list[Path]) -> None:
+    """The disk of the source may have returned other bytes the second time."""
+    away, index, first = copied_twice(directories, is_read_only=False)
+    (second,) = away.holders(index) - {first}
+    path = directories[second - 1] / name_of(index).decode()
+    os.removexattr(path, layout.XATTR_CHECKSUM)
+    with away.opened() as parts:
+        trio.run(parts.sources.finish)
+        (source,) = parts.commitlog.others.sources(BaseOffset(index * SIZE))
+        assert "may differ" in parts.sources.why_named(source)
+    assert away.holders(index) == {first, second}
+
+
+def test_a_copy_is_not_moved_while_another_one_may_be_on_a_missing_disk(directories: list[Path]) -> None:
+    """Only their common mark tells that the two are one segment."""
+    away, index, first = copied_twice(directories, is_read_only=False)
+    with away.opened(first) as parts:
+        other = next(disk for disk in parts.commitlog.disks if disk != segment(parts, index).disk)
+
+        async def main() -> None:
+            await parts.mover.move(segment(parts, index), other, lambda: 0, lambda: True)
+
+        with pytest.raises(Exception, match="may have a former file of this segment"):
+            trio.run(main)
