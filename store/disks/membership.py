@@ -4,7 +4,7 @@ Each change makes the next generation of the list. It is complete once every dis
 absent meanwhile records an older generation, and learns the newer one when it is back.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NewType
@@ -184,8 +184,13 @@ class Membership:
         return replace(self, rebalance=rebalance, generation=self.generation + 1)
 
     def following(self, losses: tuple[Loss, ...], removed_before: int) -> "Membership":
-        """The log has changed meanwhile, and with it these two fields."""
+        """The log has changed meanwhile, and with it these two fields, or only paths of members have."""
         return replace(self, losses=losses, removed_before=removed_before, generation=self.generation + 1)
+
+    def located(self, paths: Mapping[DiskNumber, str]) -> "Membership":
+        """This list with the present paths of members, of the same generation."""
+        members = tuple(replace(member, path=paths.get(member.number, member.path)) for member in self.members)
+        return replace(self, members=members)
 
     def leaving(self, number: DiskNumber) -> "Membership":
         """A member is about to leave. From now on it gets no segments."""

@@ -413,12 +413,16 @@ class CommitLog:
         return DiskIdentity(self.pool_id, disk.disk_id, disk.number, self.segment_size, self.membership)
 
     def follow_log(self) -> Membership:
-        """The list of members as it is to be, with what it says of the log; the present one if that is right."""
+        """The list of members as it is to be, with what it says of the log and of the disks' paths; the present one
+        if that is right. A path that the disks have no place for is left out."""
         present, losses, size = self.membership, self.membership.losses, self.segment_size
         if losses and not self._are_losses_checked:
             losses = still_lost(losses, lambda index: self._is_safe(BaseOffset(index * size)))
         self._are_losses_checked = True
         removed_before = self._removed_before()
+        located = present.located({disk.number: disk.path for disk in self.disks.values()})
+        if located != present and self.is_recordable(following := located.following(losses, removed_before)):
+            return following
         if (losses, removed_before) == (present.losses, present.removed_before):
             return present
         return present.following(losses, removed_before)

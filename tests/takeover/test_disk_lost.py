@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.command_line import run_cli
+from support.disk_life import recorded_identity
 from support.kept import KeptMount
 from support.pools import MIB, PoolMount
 from support.terminals import terminal
@@ -478,3 +479,59 @@ def test_no_disk_joins_at_the_path_of_another_one(kept: KeptMount) -> None:
     give_up(pool, 2, "--yes")
     assert pool.cli("disk", "add", pool.disks[1], pool.name).status == 0
     eventually(lambda: [disk["number"] for disk in pool.ask("status")["disks"]] == [1, 3, 4])
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_a_disk_that_dies_at_another_path_is_given_up(kept: KeptMount, is_mounted: bool) -> None:
+    """As after docs/runbooks/other-machine.md: all disks have other paths than when they joined."""
+    pool = kept.pool
+    end(kept)
+    former, pool.disks = pool.disks, [disk.with_name(f"other-{disk.name}") for disk in pool.disks]
+    for disk, there in zip(former, pool.disks, strict=True):
+        disk.rename(there)
+    pool.settings["on_missing"] = '"degraded"'
+    kept.start()
+    eventually(lambda: paths_on_record(pool.disks[0]) == list(map(str, pool.disks)))
+    lost = pool.disks[1]
+    if not is_mounted:
+        end(kept)
+    hide(pool, 1)
+    if is_mounted:
+        kept.await_handover()
+        kept.replace()
+        assert pool.status()["missing_disks"] == [str(lost)]
+        of_lost = [one["code"] for one in pool.status()["findings"] if one["disk"] == str(lost)]
+        assert of_lost == ["disk-missing"]
+    assert str(lost) in give_up(pool, lost, "--dry-run")
+    give_up(pool, 2, "--yes")
+    assert str(lost) not in pool.config.read_text()
+    without(pool, 1)
+    if is_mounted:
+        assert pool.cli("restart", pool.name).status == 0
+    else:
+        del pool.settings["on_missing"]
+        kept.start()
+    assert indexes(pool) == [0, 2, 3, 5, 6, 8]
+
+
+def test_disks_that_have_exchanged_their_paths(kept: KeptMount) -> None:
+    """The path of one that has left is free for another disk."""
+    pool = kept.pool
+    end(kept)
+    there = hide(pool, 0)
+    pool.disks[1].rename(pool.disks[0])
+    there.rename(pool.disks[1])
+    kept.start()
+    exchanged = [str(pool.disks[number]) for number in (1, 0, 2)]
+    eventually(lambda: paths_on_record(pool.disks[2]) == exchanged)
+    assert pool.cli("disk", "drain", 2, pool.name, "--rate", "1GiB").status == 0
+    pool.make_segments(range(9, 12))
+    eventually(lambda: pool.cli("disk", "remove", pool.disks[0], pool.name).status == 0)
+    ran = pool.cli("disk", "add", pool.disks[0], pool.name)
+    assert ran.status == 0, ran.err
+    eventually(lambda: [disk["number"] for disk in pool.ask("status")["disks"]] == [1, 3, 4])
+
+
+def paths_on_record(disk: Path) -> list[str]:
+    """The paths of the members, as a disk records them."""
+    return [path for _, _, path in recorded_identity(disk)["members"]]

@@ -385,6 +385,27 @@ def test_the_segments_of_a_disk_that_was_just_given_up_stay_lost():
     assert log.follow_log() is log.membership
 
 
+def test_a_path_that_has_changed_is_recorded_with_the_next_list() -> None:
+    log = make_log({0: SIZE})
+    disk = log.disks[DiskNumber(1)]
+    disk.path = "/elsewhere/data1"
+    following = log.follow_log()
+    assert (following.generation, following.members[0].path) == (log.membership.generation + 1, disk.path)
+    log.record_membership(following)
+    assert log.follow_log() is following
+
+
+def test_a_path_that_the_disks_have_no_place_for_is_not_recorded() -> None:
+    log = make_log({0: SIZE})
+    present, disk = log.membership, log.disks[DiskNumber(1)]
+    disk.path = f"/{'long' * 10_000}"
+    log.record_membership(present.following((Loss(4, "/data4", 7, (Run(0, 1, 1, 1),)),), 0))
+    following = log.follow_log()
+    assert (following.losses[0].runs, following.members) == ((), present.members)
+    log.record_membership(following)
+    assert log.follow_log() is log.membership
+
+
 def test_a_loss_ends_when_its_segment_is_whole_again():
     log = make_log({0: SIZE, 2: SIZE, 3: SIZE, 5: SIZE})
     loss = Loss(4, "/data4", 7, (Run(1, 1, 3, 2),))
