@@ -378,11 +378,11 @@ class Mover:
         OSError or DiskError if the mark cannot be read."""
         dirfd = self._commitlog.disk_of(file).dirfd
         mark = await self._step(partial(read_mark, dirfd, file.name, file.ino), file.disk)
-        if mark is None or not self._commitlog.missing:
+        unserved = self._commitlog.unserved()
+        if mark is None or not unserved:
             return
-        member = self._commitlog.membership.member(mark.disk)
-        is_missing = member is not None and member.path in self._commitlog.missing
-        raise FormerFileError(file.name, member.path if member and is_missing else self._commitlog.missing[0])
+        of_source = [member for member in unserved if member.number == mark.disk]
+        raise FormerFileError(file.name, (of_source or unserved)[0].path)
 
     async def _open_source(self, file: Segment, *, salvages: bool) -> SegmentCopy:
         dirfd = self._commitlog.disk_of(file).dirfd

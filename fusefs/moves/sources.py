@@ -255,7 +255,7 @@ class Sources:
         """Whether another file of a segment has its name, or may have it on a missing disk: only the mark shows
         that it is the same segment."""
         sources = self._commitlog.others.sources(copy.base_offset)
-        return bool(self._commitlog.missing) or any(source.role is Role.MOVED for source in sources)
+        return bool(self._commitlog.unserved()) or any(source.role is Role.MOVED for source in sources)
 
     async def _has_changed(self, source: Segment) -> bool:
         """Whether a process has written to a source between its last comparison and the new name of the copy, and

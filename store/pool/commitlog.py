@@ -471,6 +471,10 @@ class CommitLog:
         """Paths of members that are not served, although no operator has released them."""
         released = {member.path for member in self.offline()}
         return [path for path in self.missing if path not in released]
+    def unserved(self) -> list[Member]:
+        """Members that are not served, as of now: one that was given up is not a member any longer."""
+        return [member for member in self.membership.members if member.number not in self.disks]
+
 
     def is_given_up(self, disk: Disk) -> bool:
         """Whether a disk that is still served has left the list of members."""

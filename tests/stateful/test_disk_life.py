@@ -560,6 +560,12 @@ class DiskLifeModel(RuleBasedStateMachine):
             ran = self.life.disk("drain", drained.number)
             assert ran.status == 0, ran.err
 
+        def are_well() -> bool:  # a disk may have seemed slow beside the pauses of the daemon
+            document = self.life.status()
+            return all(self.is_state(member, document, member.state) for member in self.present)
+
+        eventually(are_well, shown=lambda: f"{self.life.status()['disks']}")
+
     def find_lost(self, member: Member) -> None:
         """Record the content of a disk that has just been lost."""
         member.is_away = True

@@ -26,7 +26,7 @@ from commitlogfs.store import layout
 
 SIZE = 64 * 1024
 """Bytes of a segment."""
-WINDOW_S = 0.1
+WINDOW_S = 0.05
 """Pause of a daemon before and after each of its steps, so that a test can kill it within a move."""
 WINDOW_PATIENCE_S = 30.0
 """How long a daemon may take to its next move."""
