@@ -31,7 +31,12 @@ from commitlogfs.mount.config.model import load_config
 from commitlogfs.mount.linux.holders import describe_file_users
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target, find_target
-from commitlogfs.mount.status.disk_content import describe_arriving, describe_foreign, describe_left_behind
+from commitlogfs.mount.status.disk_content import (
+    describe_arriving,
+    describe_foreign,
+    describe_left_behind,
+    describe_unwritable,
+)
 from commitlogfs.mount.views.status_text import describe_disk, describe_offline
 from commitlogfs.store.disks.membership import LONGEST_REASON
 
@@ -190,7 +195,7 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
     if is_empty and not users:
         unsafe = _why_not_safe(content)
         is_safe = unsafe is None
-        text = f"{content['path']}: {unsafe or _describe_safe(behind)}"
+        text = f"{content['path']}: {unsafe or _describe_safe(content)}"
     else:
         users = users or users_of_disk(target, content["number"])
         text = (
@@ -208,10 +213,12 @@ def safe_to_remove(disk: DiskArgument, which: options.Mount = None, as_json: opt
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _describe_safe(behind: int) -> str:
-    """`behind`: number of former files on a disk that can be unplugged."""
-    if behind:
-        return describe_left_behind(behind)
+def _describe_safe(content: dict[str, Any]) -> str:
+    """For a disk that can be unplugged."""
+    if content["left_behind"]:
+        return describe_left_behind(content["left_behind"])
+    if content.get("unwritable"):  # a daemon of a former version does not report it
+        return describe_unwritable()
     return "holds nothing of the pool; `commitlogfs disk remove` takes it out of the pool"
 
 

@@ -164,6 +164,7 @@ def _plan_unmounted(name: str, pool: Pool, text: str) -> GivingUp:
         pool.segment_size,
         round(time.time()),
         is_recordable=is_recordable,
+        missing=pool.missing,
     )
 
 
@@ -230,6 +231,11 @@ def _describe_loss(plan: dict[str, Any]) -> list[str]:
     lines += [f"  {start:,} to {end:,}" for start, end in plan["lost"][:_RANGES_SHOWN]]
     if len(plan["lost"]) > _RANGES_SHOWN:
         lines.append(f"  and {len(plan['lost']) - _RANGES_SHOWN:,} more (--dry-run --json lists all)")
+    if plan.get("also_missing"):  # a daemon of a former version does not report it
+        lines.append(
+            f"Some of these may be on {' and '.join(plan['also_missing'])}, missing as well: they count as lost "
+            "until that is back."
+        )
     lines.append("Messages there are lost, unless a slave or a copy has them. Consumers skip them silently.")
     if plan["used_again_from"] is not None:
         lines.append(

@@ -5,7 +5,7 @@ A disk joins, or leaves, by a hand-over: the daemon that starts next opens the d
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -16,7 +16,12 @@ from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.member_changes import answer, record
 from commitlogfs.mount.location import control_socket, request_fields
 from commitlogfs.mount.preflight.fstab import unmounted_above
-from commitlogfs.mount.status.disk_content import describe_arriving, describe_foreign, describe_left_behind
+from commitlogfs.mount.status.disk_content import (
+    describe_arriving,
+    describe_foreign,
+    describe_left_behind,
+    describe_unwritable,
+)
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import LONGEST_REASON, Cordon, Drain, DrainMode, Member, Membership
@@ -41,12 +46,14 @@ _LEAVES: Final = "leaves the pool; complete `disk remove`, or keep the disk: `di
 class DiskChanges:
     """Answers one request after the other. A PoolError refuses it: {"refused": why}, and nothing has changed."""
 
-    def __init__(self, parts: Parts, former: FormerDaemons) -> None:
+    def __init__(self, parts: Parts, former: FormerDaemons, not_read: Set[str] = frozenset()) -> None:
+        """`not_read`: paths of disks that were there when this daemon started, and could not be read completely."""
         self._parts = parts
         self._commitlog = parts.commitlog
         self._clock = parts.commitlog.clock
         self._timing = parts.commitlog.timing
         self._former = former
+        self._not_read = not_read
 
     def verbs(self) -> dict[str, control_socket.Answer]:
         changes: dict[str, control_socket.Request] = {
@@ -126,12 +133,7 @@ class DiskChanges:
         for disk in self._commitlog.disks.values():
             if text in (str(disk.number), disk.path):
                 return disk
-        member = find_member(self._commitlog.membership, text)
-        if member.offline_since_s is not None:
-            raise PoolError(
-                f"{member.path}: disk {member.number} is offline; `disk online {member.number}` takes it back"
-            )
-        raise PoolError(f"{member.path}: disk {member.number} is missing; bring it back")
+        raise _missing(find_member(self._commitlog.membership, text))
 
     def _find_member(self, text: str) -> Member:
         """As `_find`, also for a disk that is missing."""
@@ -244,6 +246,7 @@ class DiskChanges:
             "arriving": self._arriving(disk),
             "takes_segments": disk.intended_state is DiskState.RW,
             "foreign": foreign,
+            "unwritable": self._is_unwritable(disk),
         }
 
     def _arriving(self, disk: Disk) -> str | None:
@@ -303,6 +306,17 @@ class DiskChanges:
         is_salvaged = disk.drain is not None and disk.drain.mode is DrainMode.FAILING
         return is_salvaged and not self._commitlog.catalog.count_on_disk(disk.number)
 
+    @staticmethod
+    def _is_unwritable(disk: Disk) -> bool:
+        """Whether it is not certain that a disk is empty, even if the log has nothing there."""
+        return disk.is_troubled or disk.is_joining or disk.state is not DiskState.RW
+
+    def _is_worthless(self, disk: Disk) -> bool:
+        """Whether a disk that cannot be written holds nothing of the log, and gets nothing."""
+        is_empty = not self._commitlog.catalog.count_on_disk(disk.number) and self._arriving(disk) is None
+        others = any(file.disk == disk.number for file in self._commitlog.others)
+        return self._is_unwritable(disk) and not disk.is_joining and is_empty and not others
+
     def _require_no_files(self, disk: Disk) -> None:
         """Raises PoolError if a disk cannot leave, as far as the ledgers know."""
         count = self._commitlog.catalog.count_on_disk(disk.number)
@@ -335,8 +349,8 @@ class DiskChanges:
         if arriving is not None:
             takes_segments = disk.intended_state is DiskState.RW
             raise PoolError(f"{disk.path}: {describe_arriving(arriving, takes_segments=takes_segments)}")
-        if disk.is_troubled or disk.is_joining or disk.state is not DiskState.RW:
-            raise PoolError(f"{disk.path}: cannot be written, so it is not certain that it is empty; repair it")
+        if self._is_unwritable(disk):
+            raise PoolError(f"{disk.path}: {describe_unwritable()}")
         if not self._commitlog.others_take_segments(disk):
             raise PoolError(f"{disk.path}: {_NO_OTHER}")
         if self._commitlog.missing:  # the next daemon drops a disk only if it can read all others
@@ -371,7 +385,9 @@ class DiskChanges:
         disk = self._commitlog.disks.get(member.number)
         await self._require_hand_over()
         is_lost = disk is None or disk.is_failing or self._commitlog.usage(disk.number) is None
-        if disk is not None and not is_lost and not self._is_salvaged(disk):
+        if disk is None:
+            await self._require_not_at_its_path(member)
+        elif not is_lost and not self._is_salvaged(disk) and not self._is_worthless(disk):
             if disk.drain is not None:
                 remedy = "wait until it is empty and use `disk remove`"
             elif disk.cordon is not None:
@@ -387,6 +403,24 @@ class DiskChanges:
             log_event(log, logging.ERROR, "disk_given_up", disk=member.path, number=member.number)
         return {**plan.as_json(), "lagging": lagging}
 
+    async def _require_not_at_its_path(self, member: Member) -> None:
+        """Raises PoolError if a disk that is not served can be."""
+        if self._former.holder(member.number) is not None or member.path in self._not_read:
+            return
+        place = await self._parts.disk_places.find(member.path, self._timing.members.record_s)
+        if place is None or (place.pool_id, place.disk_id) != (self._commitlog.pool_id, member.disk_id):
+            return
+        number = member.number
+        if member.offline_since_s is not None:
+            raise PoolError(
+                f"{member.path}: disk {number} is offline, not lost; `disk online {number}` takes it back; "
+                "detach it if it is dead"
+            )
+        raise PoolError(
+            f"{member.path}: disk {number} is at its path, not lost; `commitlogfs restart` takes it back, or says "
+            "why not; detach it if it is dead"
+        )
+
     def _plan_giving_up(self, member: Member) -> GivingUp:
         return plan_giving_up(
             self._commitlog.membership,
@@ -397,6 +431,7 @@ class DiskChanges:
             round(self._clock.wall()),
             [s.base_offset for s in self._commitlog.catalog.on_disk(member.number) if s.size],
             self._commitlog.is_recordable,
+            [other.path for other in self._commitlog.unserved()],
         )
 
     # --- offline and back ----------------------------------------------------------------------------
@@ -552,8 +587,22 @@ class DiskChanges:
     async def _forget(self, request: dict[str, Any]) -> dict[str, Any]:
         path, dry_run = request_fields.text(request, "directory"), request_fields.flag(request, "dry_run")
         log_ = self._commitlog
+        for member in log_.membership.members:
+            if member.path == path and member.number not in log_.disks:
+                raise _missing(member)
         await self._in_thread(partial(joining.forget, path, log_.pool_id, log_.membership, dry_run=dry_run))
         return {"path": path}
+
+
+def _missing(member: Member) -> PoolError:
+    if member.offline_since_s is not None:
+        return PoolError(
+            f"{member.path}: disk {member.number} is offline; `disk online {member.number}` takes it back"
+        )
+    return PoolError(
+        f"{member.path}: disk {member.number} is missing; bring it back, or give it up: "
+        f"`commitlogfs disk remove --lost {member.number}`"
+    )
 
 
 def _require_well(disk: Disk) -> None:

@@ -127,7 +127,7 @@ class ServedMount:
             self._metrics_text,
             self._journal,
         )
-        self._disk_changes = DiskChanges(self._parts, former)
+        self._disk_changes = DiskChanges(self._parts, former, pool.not_read)
         self._rebalance_changes = RebalanceChanges(self._parts, self._report)
         self._failure: RefusedError | None = None
         self._stops: list[int] = []

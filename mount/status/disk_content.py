@@ -16,6 +16,14 @@ def describe_left_behind(count: int) -> str:
     )
 
 
+def describe_unwritable() -> str:
+    """For a disk on which the log has nothing."""
+    return (
+        "holds nothing of the log, but cannot be written, so it is not certain that it is empty; repair it, or "
+        "take it out of the pool as it is: `commitlogfs disk remove --lost`"
+    )
+
+
 def describe_foreign(entry: str) -> str:
     """For a file, or a directory, that is not of the pool."""
     return f"holds no segment of the log, but {entry!r}; move that away first"

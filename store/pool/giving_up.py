@@ -24,6 +24,8 @@ class GivingUp:
     newest segment is not lost."""
     membership: Membership
     """The next generation."""
+    also_missing: tuple[str, ...] = ()
+    """Paths of other disks that are missing, and may hold some of what counts as lost."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -31,6 +33,7 @@ class GivingUp:
             "path": self.member.path,
             "lost": [[start, end] for start, end in self.lost],
             "used_again_from": self.used_again_from,
+            "also_missing": list(self.also_missing),
         }
 
 
@@ -43,10 +46,13 @@ def plan_giving_up(
     now_s: int,
     held: Iterable[BaseOffset] = (),
     is_recordable: Callable[[Membership], bool] = lambda _: True,
+    missing: Iterable[str] = (),
 ) -> GivingUp:
     """`others` are the segments with content on all other disks, in ascending order; `newest` is the newest segment
     on record; `held` are those that the disk is known to hold. Accepted losses become spans if the disks could not
-    record the list otherwise: a dead disk must not stay because others have died before."""
+    record the list otherwise: a dead disk must not stay because others have died before. `missing` are the paths of
+    all disks that are not there: no disk records which segments the others hold, so what they have in the gaps is
+    accepted, too, until they are back."""
     bases = list(others)
     oldest = sorted(base for base in held if bases and base < bases[0])
     lost = [(base, BaseOffset(base + segment_size)) for base in oldest] + gaps_between(bases, segment_size)
@@ -61,7 +67,8 @@ def plan_giving_up(
     following = membership.giving_up(member.number, loss, first)
     if not is_recordable(following):
         following = replace(following, losses=tuple(one.as_span() for one in following.losses))
-    return GivingUp(member, tuple(lost), used_again_from, following)
+    others_missing = tuple(path for path in missing if path != member.path)
+    return GivingUp(member, tuple(lost), used_again_from, following, others_missing)
 
 
 def find_member(membership: Membership, number_or_path: str) -> Member:

@@ -535,3 +535,80 @@ def test_disks_that_have_exchanged_their_paths(kept: KeptMount) -> None:
 def paths_on_record(disk: Path) -> list[str]:
     """The paths of the members, as a disk records them."""
     return [path for _, _, path in recorded_identity(disk)["members"]]
+
+
+def test_a_missing_disk_that_is_at_its_path_is_not_given_up(keep: Callable[..., KeptMount]) -> None:
+    """As while nothing is mounted. Once it is detached, it can be."""
+    kept = keep(3, settings={"on_missing": '"degraded"'})
+    pool = kept.pool
+    pool.make_segments(range(9))
+    assert pool.cli("disk", "cordon", 2, pool.name).status == 0
+    pool.make_segments(range(9, 13))
+    assert pool.cli("disk", "offline", 2, pool.name).status == 0
+    kept.await_handover()
+    for verb in (("remove", "--lost", "--yes", 2), ("replace", 2, pool.workdir / "new", "--yes")):
+        ran = pool.cli("disk", *verb, pool.name)
+        assert (ran.status, "is offline, not lost; `disk online 2` takes it back" in ran.err) == (4, True), ran
+    missing = pool.cli("disk", "remove", pool.disks[1], pool.name)
+    assert (missing.status, "is offline; `disk online 2`" in missing.err) == (4, True), missing
+    hide(pool, 1)
+    assert pool.cli("disk", "remove", "--lost", "--dry-run", 2, pool.name).status == 0
+
+
+def test_a_disk_that_is_back_and_refused_is_not_given_up(keep: Callable[..., KeptMount]) -> None:
+    kept = keep(3, settings={"on_missing": '"degraded"'})
+    pool = kept.pool
+    pool.make_segments(range(10))
+    hidden = hide(pool, 1)
+    kept.await_handover()
+    kept.replace()
+    for verb in (("remove",), ("remove", "--lost", "--dry-run"), ("drain",)):
+        ran = pool.cli("disk", *verb, pool.disks[1], pool.name)
+        if "--lost" in verb:
+            assert ran.status == 0, ran.err
+        else:
+            assert (ran.status, "or give it up: `commitlogfs disk remove --lost 2`" in ran.err) == (4, True), ran
+    (hidden / pool.path(0).name).write_bytes(b"x" * MIB)  # which refuses its return
+    hidden.rename(pool.disks[1])
+    eventually(lambda: "disk-not-taken-back" in [finding["code"] for finding in pool.status()["findings"]])
+    ran = pool.cli("disk", "remove", "--lost", "--yes", 2, pool.name)
+    assert (ran.status, "is at its path, not lost" in ran.err) == (4, True), ran
+    assert 0 in indexes(pool)
+
+
+@pytest.mark.parametrize("is_mounted", [True, False])
+def test_of_two_missing_disks_the_loss_names_the_other_one(
+    keep: Callable[..., KeptMount], is_mounted: bool
+) -> None:
+    """No disk records which segments the two hold. What the other one has counts as lost until it is back."""
+    kept = keep(4, settings={"on_missing": '"degraded"'})
+    pool = kept.pool
+    pool.make_segments(range(17))  # the newest is on the first disk
+    if not is_mounted:
+        end(kept)
+    hide(pool, 1)
+    other = hide(pool, 2)
+    if is_mounted:
+        kept.await_handover()
+        kept.replace()
+    shown = give_up(pool, 2, "--dry-run")
+    assert f"Some of these may be on {pool.disks[2]}, missing as well: they count as lost until that is back." in shown
+    give_up(pool, 2, "--yes")
+    if not is_mounted:
+        without(pool, 1)
+        pool.start("--watchdog", "0")
+    other.rename(other.with_name(other.name.removesuffix(".hidden")))
+    eventually(lambda: not pool.status()["degraded"])
+    eventually(lambda: lost_segments(pool.disks[0]) == {1, 5, 9, 13})
+    assert indexes(pool) == [index for index in range(17) if index % 4 != 1]
+
+
+def lost_segments(disk: Path) -> set[int]:
+    """Indexes of the segments that a disk records as accepted losses."""
+    dirfd = os.open(disk, os.O_RDONLY)
+    try:
+        found = identity.read_identity(dirfd, str(disk))
+    finally:
+        os.close(dirfd)
+    assert found is not None
+    return {index for loss in found.membership.losses for run in loss.runs for index in run.indexes()}

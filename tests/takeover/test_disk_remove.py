@@ -476,3 +476,23 @@ def test_taken_out_of_the_configuration_by_hand_it_is_missed(kept: KeptMount) ->
     ran = pool.cli("restart", pool.name)
     assert ran.status == 4
     assert "disk 4 of the pool is not in the configuration" in ran.err
+
+
+def test_an_empty_disk_that_cannot_be_written_is_given_up(kept: KeptMount) -> None:
+    """It is safe to unplug, and each command names the one that takes it out of the pool."""
+    pool = kept.pool
+    pool.disk_settings = {3: {"readonly": "true"}}
+    pool.write_config()
+    assert pool.cli("restart", pool.name).status == 0
+    lost = pool.disks[3]
+    remedy = "take it out of the pool as it is: `commitlogfs disk remove --lost`"
+    safe = pool.cli("disk", "safe-to-remove", 4, pool.name)
+    assert (safe.status, remedy in safe.out) == (0, True), safe
+    refused = pool.cli("disk", "remove", 4, pool.name)
+    assert (refused.status, remedy in refused.err) == (4, True), refused
+    ran = pool.cli("disk", "remove", "--lost", "--yes", 4, pool.name)
+    assert ran.status == 0, ran.err
+    pool.disk_settings = {}
+    require_removed(pool, lost)
+    full = pool.cli("disk", "remove", "--lost", "--yes", 1, pool.name)
+    assert (full.status, "not lost" in full.err) == (4, True), full
