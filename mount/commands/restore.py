@@ -82,8 +82,10 @@ def restore(
     plan = _NOT_KNOWN | ask(target, "restore-plan", **({"segments": sorted(chosen)} if chosen else {}))
     size: int = plan["segment_size"]
     wanted = _wanted(target.name, plan, chosen)
-    log = OwnLog(Path(target.status()["mountpoint"]), size, [entry["base_offset"] for entry in plan["damaged"]])
-    found = _find(list(wanted), [find_place(source, size) for source in sources], log, size)
+    status = target.status()
+    log = OwnLog(Path(status["mountpoint"]), size, [entry["base_offset"] for entry in plan["damaged"]])
+    given_up = {(status["pool"], disk["number"]) for disk in status["members"].get("given_up", ())}
+    found = _find(list(wanted), [find_place(source, size) for source in sources], log, size, given_up)
     count = sum(bool(places) and _is_possible(wanted[base]) for base, places in found.places.items())
     _require_room(target.name, count, size, plan["room"])
     restorer = Restorer(target, size, log, found.proven, allowed, spool, dry_run=dry_run)
@@ -141,13 +143,20 @@ class _Found(NamedTuple):
     """Names of the places that are known to hold the same log."""
 
 
-def _find(wanted: Sequence[BaseOffset], places: Sequence[Place], log: OwnLog, segment_size: int) -> _Found:
-    """Raises RefusedError for a place with another log."""
+def _find(
+    wanted: Sequence[BaseOffset],
+    places: Sequence[Place],
+    log: OwnLog,
+    segment_size: int,
+    given_up: Set[tuple[str, int]],
+) -> _Found:
+    """`given_up` are pool and number of former disks. Raises RefusedError for a place with another log."""
     found = _Found({base: [] for base in wanted}, {base: [] for base in wanted}, set())
     for place in places:
         entries = place.segments()
         faults = {base: _fault(entry, segment_size) for base, entry in entries.items()}
-        if log.require_same(place, {base for base, fault in faults.items() if not fault}, wanted):
+        whole, was_given_up = {base for base, fault in faults.items() if not fault}, place.disk() in given_up
+        if log.require_same(place, whole, wanted, was_given_up=was_given_up):
             found.proven.add(place.name)
         for base in faults.keys() & found.places.keys():
             if faults[base]:

@@ -78,10 +78,18 @@ class OwnLog:
         parsed = (parse_segment_name(os.fsencode(name), segment_size) for name in names)
         self._bases = sorted(base for base in parsed if base is not None)
 
-    def require_same(self, place: Place, held: Collection[BaseOffset], missing: Iterable[BaseOffset]) -> bool:
+    def require_same(
+        self,
+        place: Place,
+        held: Collection[BaseOffset],
+        missing: Iterable[BaseOffset],
+        *,
+        was_given_up: bool = False,
+    ) -> bool:
         """Compare segments that both the log and a place have, the nearest to the missing or damaged ones. `held`
-        are the whole segments of the place. Returns False if there is none to compare. Raises RefusedError if a
-        segment of the place is not the log's own."""
+        are the whole segments of the place. Returns False if there is none to compare. `was_given_up`: the place is
+        a former disk of the pool. The broker may have made the newest segments there once more, so those do not
+        count. Raises RefusedError if a segment of the place is not the log's own."""
         filled = sorted(base for base in missing if base in held)
         if not filled:
             return False
@@ -91,6 +99,8 @@ class OwnLog:
             own = self.first_record(base)
             theirs = None if own is None else first_record(partial(place.head, base), base, self._size)
             if own is None or theirs is None:
+                continue
+            if own.data != theirs.data and was_given_up:
                 continue
             if own.data != theirs.data:
                 raise RefusedError(

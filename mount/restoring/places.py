@@ -14,6 +14,10 @@ from urllib.parse import unquote, urlsplit
 from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.mount.config.model import path_argument
 from commitlogfs.mount.linux.mountinfo import local_filesystem
+from commitlogfs.store.disks.disk import open_directory
+from commitlogfs.store.disks.identity import read_identity
+from commitlogfs.store.disks.membership import DiskNumber
+from commitlogfs.store.errors import StoreError
 from commitlogfs.store.segment import BaseOffset, parse_segment_name
 
 _LOG_BELOW: Final = "commitlog"
@@ -44,6 +48,10 @@ class Place(Protocol):
     @property
     def name(self) -> str:
         """As the operator gave it, without keys."""
+        ...
+
+    def disk(self) -> tuple[str, DiskNumber] | None:
+        """Pool and number of the disk whose directory the place is, as that records it; None for another place."""
         ...
 
     def segments(self) -> dict[BaseOffset, Entry]:
@@ -93,6 +101,19 @@ class _Directory:
     name: str
     path: Path
     segment_size: int
+
+    def disk(self) -> tuple[str, DiskNumber] | None:
+        try:
+            dirfd = open_directory(str(self.path))
+        except OSError:
+            return None
+        try:
+            identity = read_identity(dirfd, str(self.path))
+        except (OSError, StoreError):
+            return None
+        finally:
+            os.close(dirfd)
+        return None if identity is None else (identity.pool_id, identity.number)
 
     def segments(self) -> dict[BaseOffset, Entry]:
         found = self._list(self.path)
@@ -158,6 +179,9 @@ class _Remote:
     segment_size: int
     keys: tuple[str, ...] = field(repr=False)
     """Parts of the URI that no message may show."""
+
+    def disk(self) -> None:
+        return None
 
     def segments(self) -> dict[BaseOffset, Entry]:
         from pyarrow import fs

@@ -610,6 +610,8 @@ def _check_newest(pool: Pool, newest: BaseOffset | None, opened: Set[tuple[DiskN
         return
     if pool.missing:
         pool.newest_missing = newest
+    elif is_accepted(pool.membership.losses, newest, newest + pool.segment_size, pool.segment_size):
+        return
     if format_segment_name(newest) not in pool.inventory.quarantined:
         pool.findings.append(_newest_missing_finding(pool, newest, last))
 

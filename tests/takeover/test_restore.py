@@ -638,3 +638,36 @@ def test_a_wrong_uri_is_named_without_its_keys(holed: PoolMount, place: str, sai
     assert said in out
     assert out.count("\n") == 1
     assert not any(key in out for key in ("AKIAKEY", "SECRET", "KEY"))
+
+
+def test_a_given_up_disk_that_had_the_newest_segment_fills_its_gaps(kept: KeptMount) -> None:
+    """The broker has given the log offsets of its newest segment to other messages. Those stay."""
+    pool = kept.pool
+    assert pool.cli("umount", pool.mountpoint).status == 0
+    assert pool.daemon is not None
+    pool.daemon.wait(PATIENCE_S)
+    pool.daemon = None
+    lost = pool.disks.pop()
+    old = lost.with_name("old")
+    lost.rename(old)
+    assert pool.cli("disk", "remove", "--lost", "--yes", 3, pool.config).status == 0
+    kept.start()
+    assert "newest-segment-missing" not in [finding["code"] for finding in pool.status()["findings"]]
+    pool.make_segments(range(8, 11))
+    others = {
+        index: make_sealed(index * MIB, MIB, store_ms=STORED_MS + 1000 + index, topic=b"AfterLoss")
+        for index in range(8, 11)
+    }
+    for index, data in others.items():
+        with pool.path(index).open("r+b") as file:
+            file.write(data)
+    copy_without_identity = old.with_name("copy")
+    shutil.copytree(old, copy_without_identity)
+    os.removexattr(copy_without_identity, layout.XATTR_IDENTITY)
+    refused = pool.cli("restore", pool.name, "--from", copy_without_identity)
+    assert (refused.status, "not a copy of this log" in refused.err) == (4, True)
+    ran = pool.cli("restore", pool.name, "--from", old)
+    assert ran.status == 0, ran.err
+    assert indexes(pool) == list(range(11))
+    assert all(pool.path(index).read_bytes() == content(index) for index in (2, 5))
+    assert pool.path(8).read_bytes() == others[8]
