@@ -220,7 +220,8 @@ class MoveTiming:
     rate_window_s: float = 60.0
     """Latest time of which the rate that `status` shows is the mean."""
     life_left_s: float = 600.0
-    """A segment that is expected to leave the log within this time is not moved for a rebalancing any more."""
+    """A segment that is expected to leave the log within this time is not moved any more, but from a failing
+    disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,8 @@ class Drains:
             drain = disk.drain  # it may end while the targets are measured
             if drain is None or not drain.mode.copies or not _may_leave(disk, drain.mode is DrainMode.FAILING):
                 continue
-            segment = self.first_movable(self.waiting(disk))
+            waiting, salvages = self.waiting(disk), drain.mode is DrainMode.FAILING
+            segment = self.first_movable(one for one in waiting if salvages or not self._expires_first(one))
             if segment is None:
                 continue
             await self.measure_targets()
@@ -151,6 +152,10 @@ class Drains:
             await self._move(disk, drain, segment, target)
             return True
         return False
+
+    def _expires_first(self, segment: Segment) -> bool:
+        """Whether a segment is not worth a move, since it will leave the log. A failing disk may lose it before."""
+        return self._commitlog.is_about_to_expire(segment, self._timing.life_left_s)
 
     def first_movable(self, segments: Iterable[Segment]) -> Segment | None:
         """The first one that may be moved now, and has not failed a moment ago."""
@@ -175,6 +180,8 @@ class Drains:
                 return Hindrance(Cause.DISK_KEEPS_ALL, disk.path)
             failure = self._failures.get((segment.disk, segment.ino))
             of_segment = self._mover.hindrance(segment) or (None if failure is None else failure.hindrance)
+            if of_segment is None and not salvages and self._expires_first(segment):
+                of_segment = Hindrance(Cause.EXPIRES_FIRST, disk.path, segment.name)
             if of_segment is None:
                 return None
             found = found or of_segment

@@ -75,6 +75,7 @@ class Cause(Enum):
     MAY_LACK_WRITES = auto()
     IS_WRITTEN_TO = auto()
     NAME_UNCERTAIN = auto()
+    EXPIRES_FIRST = auto()
     FAILED = auto()
     """The last attempt has failed, and it is not yet time for the next one."""
 

@@ -59,7 +59,10 @@ def add(
     if settings.wants_json(as_json):
         typer.echo(json.dumps({"name": target.name, **joined}))
     else:
-        settings.say(f"{target.name}: {path} is disk {joined['number']} of the pool; the next segments use it")
+        use = (
+            "the next segments use it" if joined["eligible"] else "it takes no segments now (`disk list` says why)"
+        )
+        settings.say(f"{target.name}: {path} is disk {joined['number']} of the pool; {use}")
 
 
 def plan_addition(target: Target, path: str, *, instead_of: str = "") -> dict[str, Any]:
@@ -86,7 +89,8 @@ def _room(config: Config, plan: dict[str, Any]) -> int:
 
 
 def join_pool(target: Target, path: str, timeout: float) -> dict[str, Any]:
-    """Make a directory a disk of a mounted pool. Its number and path, and the pid of the daemon that serves it.
+    """Make a directory a disk of a mounted pool. Its number and path, whether it is eligible for the next segments,
+    and the pid of the daemon that serves it.
 
     Raises RefusedError, ConfigError, UnreachableError; AbsentError after `timeout` seconds.
     """
@@ -106,7 +110,7 @@ def join_pool(target: Target, path: str, timeout: float) -> dict[str, Any]:
             f"{path} has not joined",
             timeout,
         )
-    return {"number": served[path]["number"], "path": path, "pid": pid}
+    return {"number": served[path]["number"], "path": path, "eligible": served[path]["eligible"], "pid": pid}
 
 
 def _open_configuration(stack: ExitStack, target: Target, path: str) -> tuple[str, Config, Edit | None]:

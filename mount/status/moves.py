@@ -6,10 +6,10 @@ from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.fusefs.disks.disk_threads import OUTSIDE
 from commitlogfs.fusefs.moves.mover import Cause, Hindrance
 from commitlogfs.store.disks.disk import Disk, DiskState
-from commitlogfs.store.disks.forecast import Expiry, seconds_until_expired
+from commitlogfs.store.disks.forecast import seconds_until_expired
 from commitlogfs.store.disks.membership import Drain, DrainMode
 from commitlogfs.store.files.attributes import unpack
-from commitlogfs.store.moves.targets import Target, segments_below_clean, segments_below_force
+from commitlogfs.store.moves.targets import Target, expiry_of
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Segment
 
 PHASES = 2
@@ -23,6 +23,7 @@ _REASONS: Final = {
     Cause.MAY_LACK_WRITES: "the disk may lack what was written to it; save it, and use `commitlogfs scrub clear`",
     Cause.IS_WRITTEN_TO: "a process that has it open may write to it",
     Cause.NAME_UNCERTAIN: "the disk has not shown yet whether it has a file of this name",
+    Cause.EXPIRES_FIRST: "it is about to expire, and is not copied before",
     Cause.FAILED: "",
 }
 """The detail of a hindrance follows."""
@@ -107,7 +108,6 @@ def _eta_s(
 def seconds_until_expiry(disk: Disk, on_disk: list[Segment], parts: Parts, ingest: float) -> float | None:
     log = parts.commitlog
     newest = max(on_disk, key=lambda segment: segment.base_offset)
-    # Disks above `force` count, too: they get segments again when old ones are removed there.
     others = [
         Target(other.number, usage, other.thresholds)
         for other in log.disks.values()
@@ -117,14 +117,9 @@ def seconds_until_expiry(disk: Disk, on_disk: list[Segment], parts: Parts, inges
     ]
     size, last = log.segment_size, log.catalog.last_whole
     newer = 0 if last is None else max(0, last.base_offset - newest.base_offset) // size
-    held = sum(log.catalog.count_on_disk(other.number) for other in others) - newer
-    facts = Expiry(
-        log.clock.wall(),
-        unpack(newest.attributes).mtime_ns / 1e9,
-        (held + sum(segments_below_clean(other, size) for other in others)) * size,
-        (held + sum(segments_below_force(other, size) for other in others)) * size,
-        ingest,
-    )
+    held = sum(log.catalog.count_on_disk(other.number) for other in others)
+    changed_s = unpack(newest.attributes).mtime_ns / 1e9
+    facts = expiry_of(others, size, held, newer, log.clock.wall(), changed_s, ingest)
 
     def end_of(index: int) -> tuple[float, int]:
         segment = log.catalog.at(index)

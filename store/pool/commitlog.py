@@ -231,6 +231,10 @@ class CommitLog:
         lifetime_s = self.removals.lifetime(changed_s)
         return lifetime_s is not None and changed_s + lifetime_s < self.clock.wall() + seconds
 
+    def is_about_to_expire(self, segment: Segment, seconds: float) -> bool:
+        """The same for one that is not overdue: a broker may keep segments longer than those before."""
+        return self.expires_within(segment, seconds) and not self.expires_within(segment, 0.0)
+
     # --- creating ------------------------------------------------------------------------------------
 
     def plan_create(self, name: bytes, now_s: float | None = None) -> CreatePlan:
@@ -467,14 +471,14 @@ class CommitLog:
         """Members that an operator has released, and that are not served."""
         return [member for member in self.membership.offline() if member.number not in self.disks]
 
-    def missed(self) -> list[str]:
-        """Paths of members that are not served, although no operator has released them."""
-        released = {member.path for member in self.offline()}
-        return [path for path in self.missing if path not in released]
     def unserved(self) -> list[Member]:
         """Members that are not served, as of now: one that was given up is not a member any longer."""
         return [member for member in self.membership.members if member.number not in self.disks]
 
+    def missed(self) -> list[str]:
+        """Paths of members that are not served, although no operator has released them."""
+        released = {member.path for member in self.offline()}
+        return [path for path in self.missing if path not in released]
 
     def is_given_up(self, disk: Disk) -> bool:
         """Whether a disk that is still served has left the list of members."""

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from commitlogfs.store.disks.forecast import Expiry, Removals, seconds_until_expired
+from commitlogfs.store.disks.forecast import Removals, seconds_until_expired
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.moves.targets import Target, segments_below_clean, segments_below_force
+from commitlogfs.store.moves.targets import Target, expiry_of
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.retention.engine import Decision, EngineState, Rule, decide
 from commitlogfs.store.retention.facts import Moment
@@ -276,19 +276,14 @@ class _Simulation:
         others = [other for other in pool.writable() if other != number]
         targets = [Target(other, pool.usage(other), pool.disks[other - 1].thresholds) for other in others]
         newer = log.created - 1 - newest.base_offset // log.segment_size
-        held = sum(log.count_on(other) for other in others) - newer
+        held = sum(log.count_on(other) for other in others)
         sealed = list(log.sealed)
         history = self._removals.history(
             len(sealed), lambda index: (sealed[index].mtime_ns / _NS, sealed[index].base_offset + log.segment_size)
         )
         wave = 1 - self._scenario.daily_wave * math.cos(self._now_ns % _DAY_NS / _RADIAN_NS)
-        facts = Expiry(
-            now_s,
-            newest.mtime_ns / _NS,
-            (held + sum(segments_below_clean(t, log.segment_size) for t in targets)) * log.segment_size,
-            (held + sum(segments_below_force(t, log.segment_size) for t in targets)) * log.segment_size,
-            self._scenario.ingest_bytes_per_s * wave,
-        )
+        ingest = self._scenario.ingest_bytes_per_s * wave
+        facts = expiry_of(targets, log.segment_size, held, newer, now_s, newest.mtime_ns / _NS, ingest)
         return seconds_until_expired(facts, history, self._removals)
 
     # --- the writer ----------------------------------------------------------------------------------------

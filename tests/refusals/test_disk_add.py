@@ -175,6 +175,16 @@ def test_filesystems(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], w
     assert ran.status == 0, ran.err
 
 
+@pytest.mark.root
+def test_a_disk_below_its_min_free_takes_no_segments(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount]):
+    """The report does not say that it does."""
+    first, second, small = (disk_farm.add("ext4", size * MIB) for size in (128, 128, 32))
+    pool = make_pool(disks=[one.path / "commitlog" for one in (first, second)], thresholds={"min_free": '"40MiB"'})
+    pool.start("--watchdog", "0")
+    ran = pool.cli("disk", "add", small.path / "commitlog", pool.name)
+    assert (ran.status, "it takes no segments now" in ran.out) == (0, True), ran
+
+
 def test_what_the_next_mount_would_refuse(make_pool: Callable[..., PoolMount], workdir: Path):
     """A reason that has nothing to do with the new disk."""
     pool = make_pool(2)

@@ -110,6 +110,7 @@ def test_a_directory_that_does_not_exist_is_made(kept: KeptMount) -> None:
         "name": kept.pool.name,
         "number": 4,
         "path": str(directory),
+        "eligible": True,
         "pid": kept.pool.ask("status")["daemon"]["pid"],
     }
     require_complete(kept.pool, directory)

@@ -592,7 +592,9 @@ def test_of_two_missing_disks_the_loss_names_the_other_one(
         kept.await_handover()
         kept.replace()
     shown = give_up(pool, 2, "--dry-run")
-    assert f"Some of these may be on {pool.disks[2]}, missing as well: they count as lost until that is back." in shown
+    assert (
+        f"Some of these may be on {pool.disks[2]}, missing as well: they count as lost until that is back." in shown
+    )
     give_up(pool, 2, "--yes")
     if not is_mounted:
         without(pool, 1)

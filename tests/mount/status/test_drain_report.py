@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.pooled import Parts, make, open_parts, place
+from support.pooled import SIZE, Parts, make, open_parts, place, segment
 
 from commitlogfs.mount.status.moves import drain_report
 from commitlogfs.mount.status.rebalance import plan_report
@@ -191,3 +191,43 @@ def test_a_rebalance_waits_for_drains_that_copy_only(parts: Parts) -> None:
     assert plan_report(parts, RebalanceMode.COPY, 0, 0.0)["waits_for_drains"] == []
     begin(parts, DiskNumber(3))
     assert plan_report(parts, RebalanceMode.COPY, 0, 0.0)["waits_for_drains"] == [str(parts.directories[2])]
+
+
+def change(parts: Parts, index: int, age_s: float) -> None:
+    """The last change of a segment was so long ago."""
+    changed_s = parts.commitlog.clock.wall() - age_s
+    os.utime(place(parts, index), (changed_s, changed_s))
+    trio.run(parts.attributes.refresh, segment(parts, index))
+
+
+@pytest.mark.parametrize(
+    ("age_s", "mode", "is_moved"),
+    [
+        (700, DrainMode.COPY, False),
+        (1100, DrainMode.COPY, True),
+        (100, DrainMode.COPY, True),
+        (700, DrainMode.FAILING, True),
+    ],
+    ids=["soon", "overdue", "later", "failing"],
+)
+def test_what_is_about_to_expire_is_not_copied(parts: Parts, age_s: float, mode: DrainMode, is_moved: bool) -> None:
+    log = parts.commitlog
+    change(parts, 0, age_s)
+    change(parts, 3, 0)
+    log.removals.record(log.clock.wall() - 1000, log.clock.wall(), 0)  # at that age
+    begin(parts, mode=mode)
+    move_what_can_be_moved(parts)
+    assert segment(parts, 3).disk != DRAINED
+    assert (segment(parts, 0).disk != DRAINED) == is_moved
+    waits = report_on(parts)["waits_for"]
+    assert is_moved or "is about to expire" in waits["reason"]
+
+
+def test_the_end_of_a_drain_by_expiry_is_that_of_its_newest_segment(parts: Parts) -> None:
+    log = parts.commitlog
+    for file in log.catalog:
+        change(parts, file.base_offset // SIZE, 100)
+    change(parts, 6, 50)
+    log.removals.record(log.clock.wall() - 1000, log.clock.wall(), 0)
+    begin(parts, mode=DrainMode.EXPIRY)
+    assert report_on(parts)["eta_seconds"] == pytest.approx(950, abs=100)
