@@ -253,6 +253,7 @@ def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) ->
         "arriving": None,
         "takes_segments": False,
         "foreign": None,
+        "unwritable": False,
         "users": [{"pid": os.getpid(), "command": "python", "files": 1}],
         "safe": False,
     }

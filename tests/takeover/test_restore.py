@@ -647,7 +647,7 @@ def test_a_given_up_disk_that_had_the_newest_segment_fills_its_gaps(kept: KeptMo
     assert pool.daemon is not None
     pool.daemon.wait(PATIENCE_S)
     pool.daemon = None
-    lost = pool.disks.pop()
+    *pool.disks, lost = pool.disks
     old = lost.with_name("old")
     lost.rename(old)
     assert pool.cli("disk", "remove", "--lost", "--yes", 3, pool.config).status == 0
