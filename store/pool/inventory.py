@@ -146,7 +146,7 @@ class _SegmentSorting:
         self._moved = {
             base: copy
             for base, copies in self._copies.items()
-            if (copy := _moved_copy(copies, segment_size, opened, mark_of, damage_of)) is not None
+            if (copy := _moved_copy(copies, segment_size, mark_of, damage_of)) is not None
         }
         """The copies among files of one segment that a move has left."""
         self._kept = {
@@ -314,12 +314,12 @@ def _set_leftover_aside(inventory: Inventory, segment: Segment, paths: dict[Disk
 def _moved_copy(
     copies: list[Segment],
     segment_size: int,
-    opened: Set[tuple[DiskNumber, int]],
     mark_of: Callable[[Segment], Source | None],
     damage_of: Callable[[Segment], tuple[int, bool]],
 ) -> Segment | None:
     """The one of several files of one segment that is the segment, because moves have left the others; None if it
-    is not clear which. Of equal copies it is the best one, and rather one that a process has open.
+    is not clear which. Of equal copies it is the best one, and of those that seem equally good the latest: that was
+    the segment while the disks of the others were away, which may come back as bad copies of themselves.
 
     The mark of a copy does not fit a source that was written to since. Then it is not clear which file is right.
     """
@@ -336,7 +336,7 @@ def _moved_copy(
     found = [copies[at] for at in possible]
     if len(found) == 1:
         return found[0]
-    return min(found, key=lambda copy: (damage_of(copy), (copy.disk, copy.ino) not in opened, copy.disk))
+    return min(found, key=lambda copy: (damage_of(copy), -unpack(copy.attributes).ctime_ns))
 
 
 def _report_moved(inventory: Inventory, segment: Segment, paths: dict[DiskNumber, str], where: str) -> None:

@@ -89,15 +89,19 @@ def indexes(parts: Parts) -> list[int]:
     return [file.base_offset // SIZE for file in parts.commitlog.catalog]
 
 
-def copied_twice(directories: list[Path], *, is_read_only: bool) -> tuple[Away, int, int]:
+def copied_twice(
+    directories: list[Path], *, is_read_only: bool, wanted: int | None = None
+) -> tuple[Away, int, int]:
     """A segment whose copy was on a disk that went away, and which was then copied from the same file again; and
-    that disk. The first copy is whole, and the daemon has died before it removed the source."""
+    that disk, the `wanted` one if any. The first copy is whole, and the daemon has died before it removed the
+    source."""
     away = Away(directories, is_read_only=is_read_only)
     with away.opened() as parts:
         former = {file.base_offset // SIZE: file.disk for file in parts.commitlog.catalog}
         away.drain(parts, let_go=False)
-        index = min(i for i, disk in former.items() if segment(parts, i).disk != disk)  # not among the newest
-        first = segment(parts, index).disk
+        moved = {i: file.disk for i, disk in former.items() if (file := segment(parts, i)).disk != disk}
+        index = min(i for i, disk in moved.items() if wanted in (None, disk))
+        first = moved[index]
     with away.opened(first) as parts:
         assert segment(parts, index).disk == DRAINED
         away.drain(parts)
@@ -136,6 +140,30 @@ def test_the_former_files_are_removed_between_two_mounts(directories: list[Path]
         kept = segment(parts, index).disk
     assert away.holders(index) == {kept}
     assert layout.XATTR_MOVED_FROM not in os.listxattr(directories[kept - 1] / name_of(index).decode())
+
+
+def put_unseen(path: Path, data: bytes) -> None:
+    """Change the content of a file, but none of its attributes that a program can set."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("first", [3, 4])
+def test_the_copy_that_was_served_meanwhile_stays(directories: list[Path], first: int) -> None:
+    """The other one may come back as a copy that ddrescue has made of its disk, and with a former mode."""
+    away, index, _ = copied_twice(directories, is_read_only=False, wanted=first)
+    (second,) = away.holders(index) - {first}
+    former = directories[first - 1] / name_of(index).decode()
+    put_unseen(former, bytes(SIZE))
+    with away.opened(first) as parts:
+        place(parts, index).chmod(0o600)
+    with away.opened() as parts:
+        trio.run(parts.sources.finish)
+        assert away.holders(index) == {second}
+        assert place(parts, index).read_bytes() == content(index)
+        assert place(parts, index).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_copy_that_was_written_to_is_the_segment(directories: list[Path]) -> None:
