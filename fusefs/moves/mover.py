@@ -421,7 +421,8 @@ class Mover:
             self._record_rotten(progress.name)
             raise RottenSegmentError(f"{progress.name.decode()}: {error}") from error
         size = self._commitlog.segment_size
-        add_to_verdict = partial(verdict_of_copy, size=size, now_s=self._commitlog.clock.wall())
+        now_s = self._commitlog.clock.wall()
+        add_to_verdict = partial(verdict_of_copy, size=size, now_s=now_s, is_rotten=copy.is_rotten)
         await self._step(partial(copy.seal, None if source == OUTSIDE else source, add_to_verdict), target)
         progress.phase, progress.done_bytes = "verifying", 0
         await self._repeat(verify_chunk, rate, require_wanted, devices)

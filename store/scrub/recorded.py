@@ -65,14 +65,19 @@ def _set_verdict(fd: int, verdict: Verdict) -> None:
         os.setxattr(fd, layout.XATTR_VERDICT, format_verdict(shortest(verdict)))
 
 
-def verdict_of_copy(recorded: bytes | None, unreadable: UnreadableRanges, size: int, now_s: float) -> bytes:
+def verdict_of_copy(
+    recorded: bytes | None, unreadable: UnreadableRanges, size: int, now_s: float, *, is_rotten: bool = False
+) -> bytes:
     """The attribute of the copy of a segment, empty without a verdict. `recorded` is that of its source, as of
-    SegmentCopy; `unreadable` are the ranges that could not be read either. `now_s` is in seconds since 1970."""
-    if recorded and not unreadable.ranges:
+    SegmentCopy; `unreadable` are the ranges that could not be read either. `now_s` is in seconds since 1970.
+    `is_rotten`: the copy gets a checksum that it does not have, so it must never be without a verdict."""
+    if recorded and not unreadable.ranges and not is_rotten:
         return recorded
     verdict = parse_recorded(recorded, size, now_s)
     if unreadable.ranges:
         verdict = combine(verdict, unreadable_verdict(unreadable.ranges, round(now_s)))
+    if is_rotten:
+        verdict = combine(verdict, whole_verdict(Kind.ROTTED, size, round(now_s)))
     return b"" if verdict is None else format_verdict(verdict)
 
 

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 import trio
+import xxhash
 from support.pooled import PATIENT, SIZE, Parts, make, name_of, open_parts, place, segment
 
 from commitlogfs.store import layout
 from commitlogfs.store.clock import SYSTEM_CLOCK
 from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
+from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.findings import FindingCode
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
@@ -164,6 +166,32 @@ def test_the_copy_that_was_served_meanwhile_stays(directories: list[Path], first
         assert away.holders(index) == {second}
         assert place(parts, index).read_bytes() == content(index)
         assert place(parts, index).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_rotten_copy_takes_the_place_of_no_right_one(directories: list[Path], is_first: bool) -> None:
+    """The disk of the source has returned wrong bytes once, and right ones another time. Both copies have the
+    checksum of these, and the daemon dies at once."""
+    away, index = Away(directories, is_read_only=True), 4
+    with away.opened() as parts:
+        former = place(parts, index)
+        assert segment(parts, index).disk == DRAINED
+        fd = os.open(former, os.O_RDONLY)
+        write_checksum(fd, xxhash.xxh3_128(content(index)).digest())
+        os.close(fd)
+        put_unseen(former, content(index + is_first))
+        away.drain(parts, let_go=False)
+        first = segment(parts, index).disk
+    put_unseen(former, content(index + (not is_first)))
+    with away.opened(first) as parts:
+        away.drain(parts)
+        second = segment(parts, index).disk
+    assert len({DRAINED, first, second}) == 3
+    away.is_read_only = False
+    former.unlink()
+    with away.opened() as parts:
+        trio.run(parts.sources.finish)
+        assert place(parts, index).read_bytes() == content(index)
 
 
 def test_a_copy_that_was_written_to_is_the_segment(directories: list[Path]) -> None:
