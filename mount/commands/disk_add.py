@@ -75,7 +75,7 @@ def plan_addition(target: Target, path: str, *, instead_of: str = "") -> dict[st
         if "free_bytes" not in plan:
             raise control_socket.FormerVersionError(target.name)
         if not instead_of and planned is not None:  # a file that names the directory unprepared is refused anyway
-            rehearse(target.name, present, None, "added")
+            rehearse(target, present, None, "added")
         config = present if planned is None else planned.config
         return {**plan, "file": file, "room": _room(config, plan)}
 
@@ -100,7 +100,7 @@ def join_pool(target: Target, path: str, timeout: float) -> dict[str, Any]:
         undo = stack.enter_context(ExitStack())
         undo.callback(_forget, target, path, planned)
         ask(target, "disk-prepare", directory=path)
-        rehearse(target.name, present if planned is None else planned.config, planned, "added")
+        rehearse(target, present if planned is None else planned.config, planned, "added")
         if planned is not None:
             config_edit.write(planned)
         pid = hand_over(target, timeout, undo)

@@ -22,7 +22,8 @@ from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.replacement import replace_daemon
 from commitlogfs.mount.location.which_mount import Target
 from commitlogfs.mount.preflight import configured_pool
-from commitlogfs.mount.preflight.rehearsal import why_not_mountable
+from commitlogfs.mount.preflight.rehearsal import known_duplicates, why_not_mountable
+from commitlogfs.store.pool.open import OnMissing
 
 _POLL_S: Final = 0.05
 
@@ -144,15 +145,22 @@ def take_back(planned: Edit | None) -> None:
         config_edit.take_back(planned)
 
 
-def rehearse(name: str, config: Config, planned: Edit | None, what: str) -> None:
-    """Raises RefusedError if a daemon with the new configuration, not written yet, would not mount."""
+def rehearse(
+    target: Target, config: Config, planned: Edit | None, what: str, *, may_lack_segments: bool = False
+) -> None:
+    """Raises RefusedError if a daemon with the new configuration, not written yet, would not mount, or would not
+    serve a segment any more of which a disk that is back has another file. `may_lack_segments`: it may lack disks
+    and other segments, also the newest one."""
+    name, duplicates = target.name, known_duplicates(control_socket.ask(target.socket, "status"))
+    on_missing = OnMissing.DEGRADED if may_lack_segments else configured_pool.on_missing(config)
     with tempfile.TemporaryDirectory() as directory:
         if planned is not None:
             copy = Path(directory) / f"{config.name}.toml"
             copy.write_text(planned.text, encoding="utf-8")
             config = replace(config, file=str(copy))
-        reasons = why_not_mountable(config, configured_pool.on_missing(config))
+        reasons = why_not_mountable(config, on_missing, takes_over=may_lack_segments, duplicates=duplicates)
     if reasons:
         raise RefusedError(
-            f"{name}: the disk is not {what}: the next mount would be refused: {'; '.join(reasons)}; correct that"
+            f"{name}: the disk is not {what}: the next mount would be refused, or lack segments: "
+            f"{'; '.join(reasons)}; correct that"
         )

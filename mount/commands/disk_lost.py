@@ -18,6 +18,7 @@ from commitlogfs.mount.commands.disk_calls import (
     ask,
     hand_over,
     plan_removal,
+    rehearse,
     require_configuration,
     take_back,
     wait_until_gone,
@@ -85,7 +86,10 @@ def give_up_served(disk: str, target: Target, timeout: float) -> dict[str, Any]:
         served = {d["number"]: d["path"] for d in status["disks"]}
         path = served.get(plan["number"], plan["path"])
         is_of_another = plan["number"] not in served and path in served.values()
-        planned = None if is_of_another else plan_removal(load_config(file), file, path)
+        present = load_config(file)
+        planned = None if is_of_another else plan_removal(present, file, path)
+        config = present if planned is None else planned.config
+        rehearse(target, config, planned, "given up", may_lack_segments=True)
         if planned is not None:
             config_edit.write(planned)
         try:

@@ -83,7 +83,7 @@ def plan_removal_of(target: Target, disk: str) -> dict[str, Any]:
             return {"name": target.name, "number": None, "path": disk, "pid": None}
         plan = ask(target, "disk-leave", disk=disk, dry_run=True)
         plan_removal(present, file, plan["path"])
-        rehearse(target.name, present, None, "removed")
+        rehearse(target, present, None, "removed")
         return {**plan, "file": file}
 
 
@@ -107,7 +107,7 @@ def leave_pool(target: Target, disk: str, timeout: float) -> dict[str, Any]:
         undo.callback(_keep, target, file, path, planned)
         lagging = ask(target, "disk-leave", disk=disk)["lagging"]
         require_recorded(target, lagging)
-        rehearse(target.name, present if planned is None else planned.config, planned, "removed")
+        rehearse(target, present if planned is None else planned.config, planned, "removed")
         if planned is not None:
             config_edit.write(planned)
         pid = hand_over(target, timeout, undo)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from typing import Any
 
 from commitlogfs.console.errors import RefusedError, UserError
 from commitlogfs.mount.config.model import Config, load_config
@@ -34,15 +35,15 @@ def why_not_mountable(
     silence_s: float = SILENCE_S,
     *,
     takes_over: bool = False,
-    duplicates: Collection[str] | None = None,
+    duplicates: Collection[str] = (),
 ) -> list[str]:
     """The first few reasons; empty if a mount, or a takeover, would not be refused. `config` must be from a file.
-    `duplicates` are the files of the findings of this code that a running daemon has: another one would be a
-    reason, because a segment that is served would no longer be. None if no daemon is asked.
+    `duplicates` are those that the running daemon knows: another one is a reason in any case, because a segment
+    that is served would no longer be.
 
     Raises RefusedError if the scan makes no progress for `silence_s`.
     """
-    known = json.dumps(None if duplicates is None else sorted(duplicates))
+    known = json.dumps(sorted(duplicates))
     command = [sys.executable, "-P", "-m", __name__, str(config.file), on_missing.value, known]
     command += ["takeover"] * takes_over
     child = subprocess.Popen(
@@ -88,8 +89,14 @@ def _leave(child: subprocess.Popen[str]) -> None:
         child.returncode = -signal.SIGKILL  # keeps Popen from waiting for it
 
 
+def known_duplicates(status: dict[str, Any]) -> list[str]:
+    """Files that a daemon does not serve because they are on several disks, by its status document."""
+    code = FindingCode.DUPLICATE_SEGMENT.value
+    return [finding["file"] for finding in status["findings"] if finding["code"] == code]
+
+
 def _find_reasons(
-    config: Config, on_missing: OnMissing, duplicates: Collection[str] | None, *, takes_over: bool
+    config: Config, on_missing: OnMissing, duplicates: Collection[str], *, takes_over: bool
 ) -> list[str]:
     try:
         configured_pool.require_separate(config)
@@ -102,9 +109,8 @@ def _find_reasons(
     except RefusedError as error:
         return [str(error)]
     found = blocking(inspection.findings, on_missing, takes_over=takes_over)
-    if duplicates is not None:
-        of_code = [one for one in inspection.findings if one.code is FindingCode.DUPLICATE_SEGMENT]
-        found += [one for one in of_code if one.file not in duplicates and one not in found]
+    of_code = [one for one in inspection.findings if one.code is FindingCode.DUPLICATE_SEGMENT]
+    found += [one for one in of_code if one.file not in duplicates and one not in found]
     reasons = list(map(str, found))
     if len(reasons) > _SHOWN:
         more = f"and {len(reasons) - _SHOWN} more: `commitlogfs check {config.name}` shows them all"

@@ -11,8 +11,7 @@ from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import Target
 from commitlogfs.mount.preflight import configured_pool
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size
-from commitlogfs.mount.preflight.rehearsal import why_not_mountable
-from commitlogfs.store.findings import FindingCode
+from commitlogfs.mount.preflight.rehearsal import known_duplicates, why_not_mountable
 from commitlogfs.store.pool.open import OnMissing
 
 
@@ -69,8 +68,7 @@ def _require_mountable(
             f"nothing through ({why_plain}); change the setting, or stop the broker, unmount and mount again"
         )
     on_missing = OnMissing.DEGRADED if degraded else configured_pool.on_missing(config)
-    code = FindingCode.DUPLICATE_SEGMENT.value
-    duplicates = [finding["file"] for finding in status["findings"] if finding["code"] == code]
+    duplicates = known_duplicates(status)
     reasons = why_not_mountable(config, on_missing, takes_over=is_automatic, duplicates=duplicates)
     if reasons:
         remedy = "" if degraded else ", or add --degraded to continue without disks and segments that are missing"

@@ -576,6 +576,31 @@ def test_a_disk_that_is_back_and_refused_is_not_given_up(keep: Callable[..., Kep
     assert 0 in indexes(pool)
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("verb", ["add", "remove --lost"])
+def test_no_verb_takes_a_segment_away_by_a_disk_that_is_refused(keep: Callable[..., KeptMount], verb: str) -> None:
+    """Its hand-over would also go to a daemon that finds two files of a segment, and serves neither."""
+    kept = keep(4, settings={"on_missing": '"degraded"'})
+    pool = kept.pool
+    pool.make_segments(range(11))
+    hidden, _dead = hide(pool, 1), hide(pool, 3)
+    kept.await_handover()
+    kept.replace()
+    (hidden / pool.path(0).name).write_bytes(b"x" * MIB)
+    hidden.rename(pool.disks[1])
+    eventually(lambda: "disk-not-taken-back" in [finding["code"] for finding in pool.status()["findings"]])
+    before = pool.config.read_bytes()
+    arguments = [pool.workdir / "new"] if verb == "add" else [4, "--yes"]
+    ran = pool.cli("disk", *verb.split(), *arguments, pool.name)
+    assert (ran.status, "[duplicate-segment]" in ran.err) == (4, True), ran
+    assert pool.config.read_bytes() == before
+    assert 0 in indexes(pool)
+    (pool.disks[1] / pool.path(0).name).unlink()
+    ran = pool.cli("disk", *verb.split(), *arguments, pool.name)
+    assert ran.status == 0, ran.err
+    eventually(lambda: indexes(pool) == [index for index in range(11) if index % 4 != 3])
+
+
 @pytest.mark.parametrize("is_mounted", [True, False])
 def test_of_two_missing_disks_the_loss_names_the_other_one(
     keep: Callable[..., KeptMount], is_mounted: bool
