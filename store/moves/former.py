@@ -43,10 +43,11 @@ def lacks_content(copy: ContentRecord, former: ContentRecord) -> bool:
     former file lacked already is not to be had from it. Pure.
 
     Two copies of one file may differ, as each has what the disk returned then. They are certainly equal if they
-    have the same checksum, and no scrub or move has found the copy damaged.
+    have the same checksum, and no scrub or move has found either damaged: the copy may be on a disk that was away,
+    and be worse.
     """
     if copy.unreadable and copy.unreadable != former.unreadable:
         return True
     if former.mark is None or former.mark != copy.mark:
         return False
-    return copy.digest is None or copy.digest != former.digest or copy.has_verdict
+    return copy.digest is None or copy.digest != former.digest or copy.has_verdict or former.has_verdict

@@ -19,6 +19,7 @@ from commitlogfs.store.findings import FindingCode
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.open import OnMissing, blocking, finish_moves, open_pool
+from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
 
@@ -240,6 +241,18 @@ def test_a_copy_with_another_checksum_stays(directories: list[Path]) -> None:
         trio.run(parts.sources.finish)
         (source,) = parts.commitlog.others.sources(BaseOffset(index * SIZE))
         assert "may differ" in parts.sources.why_named(source)
+    assert away.holders(index) == {first, second}
+
+
+def test_a_damaged_copy_stays_beside_one_that_was_away(directories: list[Path]) -> None:
+    """Nobody has read that one since, and it may be worse."""
+    away, index, first = copied_twice(directories, is_read_only=False)
+    (second,) = away.holders(index) - {first}
+    verdict = format_verdict(whole_verdict(Kind.ROTTED, SIZE, 5))
+    os.setxattr(directories[second - 1] / name_of(index).decode(), layout.XATTR_VERDICT, verdict)
+    with away.opened() as parts:
+        assert segment(parts, index).disk == first
+        trio.run(parts.sources.finish)
     assert away.holders(index) == {first, second}
 
 
