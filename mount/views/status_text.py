@@ -7,6 +7,7 @@ from commitlogfs.console.formatting import approximate_duration, approximate_siz
 from commitlogfs.console.units import format_size
 
 _FAILURES: Final = frozenset({"failed", "offline", "unreadable", "unresponsive", "vanished"})
+_NO_ANSWER: Final = "does not answer: gets no new segments until it does"
 
 
 def describe_degraded(document: dict[str, Any]) -> str:
@@ -134,9 +135,9 @@ def _describe_refusal(disk: dict[str, Any]) -> str:
         return f"read-only: its segments are served, new ones are made on other disks{_describe_failure(disk)}"
     if disk["state"] == "offline" and disk["cordon"] is None and refusal == "cordoned":
         return "to be offline: repeat `disk offline`, or `disk online` keeps it"
-    if refusal == "cordoned":
+    if refusal == "cordoned" or disk["cordon"] is not None:
         return _describe_cordon(disk)
-    return "does not answer: skipped for new segments"
+    return _describe_backoff(disk) if disk["last_error"] else _NO_ANSWER
 
 
 def _describe_slowness(disk: dict[str, Any]) -> str:
@@ -158,7 +159,7 @@ def _milliseconds(seconds: float) -> str:
 def _describe_backoff(disk: dict[str, Any]) -> str:
     """Why this disk is tried last, and how that ends."""
     if disk["state"] == "unresponsive":
-        return f"does not answer: gets no new segments until it does; {disk['last_error']}"
+        return f"{_NO_ANSWER}; {disk['last_error']}"
     if disk["state"] == "unreadable":
         return f"cannot be read: gets no new segments until two checks can read again; {disk['last_error']}"
     return f"in backoff for a moment: {disk['last_error']}"

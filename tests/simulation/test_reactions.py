@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import pytest
 import trio
+from prometheus_client import CollectorRegistry
 from pyfuse3 import EntryAttributes, FUSEError, SetattrFields
 from support.simulation.broker import CONTEXT, Broker
 from support.simulation.daemon import SIZE, Settings
@@ -18,8 +19,12 @@ from support.simulation.life import UNHURRIED
 from support.simulation.world import World, simulate
 
 from commitlogfs.fusefs.kernel import inodes
+from commitlogfs.mount.config.model import parse_config
 from commitlogfs.mount.daemon.disk_changes import DiskChanges
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
+from commitlogfs.mount.metrics.state import StateCollector
+from commitlogfs.mount.status.document import StatusReport
+from commitlogfs.mount.views.status_text import describe_disk
 from commitlogfs.store.disks import health
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.segment import format_segment_name
@@ -135,6 +140,109 @@ def test_a_slow_disk_is_found_within_a_minute_and_is_back_after_eleven(
         await pool.when(lambda: log.catalog.count_on_disk(pool.disk.number) > count)
 
     with_pool(memory_directory, task, writes=True)
+
+
+class Trouble(NamedTuple):
+    """A fault of a disk, and how the daemon tells it."""
+
+    begin: Callable[[World, SimulatedDisk], None]
+    end: Callable[[World, SimulatedDisk], None]
+    state: DiskState
+    event: str
+    event_at_end: str
+    says: str
+    """In the line of the disk, after the reason."""
+    beside_writes: bool = False
+
+
+TROUBLES = {
+    "hangs": Trouble(
+        lambda _, disk: disk.hang(),
+        lambda world, disk: world.answer(disk),
+        DiskState.UNRESPONSIVE,
+        "disk_unresponsive",
+        "disk_responsive",
+        "gets no new segments until it does",
+    ),
+    "fails": Trouble(
+        lambda _, disk: setattr(disk, "fault", errno.EIO),
+        lambda _, disk: setattr(disk, "fault", 0),
+        DiskState.FAILED,
+        "disk_unreadable",
+        "disk_readable",
+        "in backoff for a moment: ",
+    ),
+    "is slow": Trouble(
+        lambda _, disk: setattr(disk, "latency_s", LATENCY_S * 100.0),
+        lambda _, disk: setattr(disk, "latency_s", LATENCY_S),
+        DiskState.SLOW,
+        "disk_slow",
+        "disk_not_slow",
+        "gets no new segments, next probe in",
+        beside_writes=True,
+    ),
+    "is away": Trouble(
+        lambda _, disk: disk.pull_out(),
+        lambda _, disk: disk.put_back(),
+        DiskState.VANISHED,
+        "disk_vanished",
+        "disk_returned",
+        "gets no new segments until it is mounted there again",
+    ),
+}
+
+
+class Told:
+    """The parts of `status` and of the metrics that show a disk."""
+
+    def __init__(self, pool: Pool, directory: Path) -> None:
+        self._pool = pool
+        mountpoint = directory / "store" / "commitlog"
+        mountpoint.mkdir(parents=True)
+        disks = "".join(f'[[disks]]\npath = "{path}"\n' for path in pool.world.paths)
+        self._config = parse_config(
+            f'mountpoint = "{mountpoint}"\nsegment_size = "16KiB"\n{disks}', "demo", "demo.toml"
+        )
+
+    async def state_and_line(self) -> tuple[str, str, float | None]:
+        """State and line of the sick disk in `status`, and the metric of that state."""
+        parts = self._pool.world.serving.parts
+        document = await StatusReport(self._config, parts, str, list).compose()
+        path = str(self._pool.sick.path)
+        disk = next(one for one in document["disks"] if one["path"] == path)
+        registry, collector = CollectorRegistry(), StateCollector(parts, "demo")
+        registry.register(collector)
+        collector.document = document
+        labels = {"pool": "demo", "disk": path, "state": disk["state"]}
+        metric = registry.get_sample_value("commitlogfs_disk_state", labels)
+        return disk["state"], describe_disk(disk, document), metric
+
+    def events(self, event: str) -> int:
+        """How often the daemons have logged it."""
+        return sum(line.split()[1] == event for line in self._pool.world.trace)
+
+
+@pytest.mark.parametrize("trouble", list(TROUBLES.values()), ids=list(TROUBLES))
+def test_trouble_is_told_once_by_event_metric_and_status(memory_directory: Path, trouble: Trouble) -> None:
+    async def task(pool: Pool) -> None:
+        told = Told(pool, memory_directory)
+        await trio.sleep(120.0)  # the usual times are known by then
+        assert (await told.state_and_line())[::2] == ("rw", 1.0)
+        trouble.begin(pool.world, pool.sick)
+        await pool.when(lambda: pool.state is trouble.state)
+        for _ in range(4):
+            state, line, metric = await told.state_and_line()
+            assert (state, metric) == (trouble.state.value, 1.0)
+            assert trouble.says in line
+            await trio.sleep(30.0)
+        assert (told.events(trouble.event), told.events(trouble.event_at_end)) == (1, 0)
+        trouble.end(pool.world, pool.sick)
+        await pool.when(lambda: pool.state is DiskState.RW)
+        await trio.sleep(60.0)
+        assert (told.events(trouble.event), told.events(trouble.event_at_end)) == (1, 1)
+        assert (await told.state_and_line())[::2] == ("rw", 1.0)
+
+    with_pool(memory_directory, task, writes=trouble.beside_writes)
 
 
 def test_a_create_beside_a_disk_that_begins_to_hang_is_in_time(memory_directory: Path) -> None:

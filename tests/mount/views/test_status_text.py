@@ -110,7 +110,24 @@ def test_degraded():
         ({"refusal": "no-room"}, "full: no new segments until space is free"),
         ({"refusal": "in-backoff", "last_error": "EIO"}, "in backoff for a moment: EIO"),
         ({"refusal": "not-writable"}, "read-only: its segments are served, new ones are made on other disks"),
-        ({"refusal": "unknown-usage"}, "does not answer: skipped for new segments"),
+        ({"refusal": "unknown-usage"}, "does not answer: gets no new segments until it does"),
+        (
+            {"refusal": "unknown-usage", "state": "unresponsive", "last_error": "no answer"},
+            "does not answer: gets no new segments until it does; no answer",
+        ),
+        (
+            {"refusal": "unknown-usage", "state": "unreadable", "last_error": "EIO"},
+            "cannot be read: gets no new segments until two checks can read again; EIO",
+        ),
+        (
+            {
+                "refusal": "unknown-usage",
+                "state": "unresponsive",
+                "last_error": "no answer",
+                "cordon": {"since": 0, "reason": ""},
+            },
+            f"cordoned since {time.strftime('%Y-%m-%d %H:%M', time.localtime(0))}; unresponsive: no answer",
+        ),
         (
             {"state": "joining", "refusal": "not-writable"},
             "joins the pool: gets segments as soon as the disks have recorded it",
