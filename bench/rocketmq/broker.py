@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from commitlogfs.bench.rocketmq.artifacts import Distribution
+from commitlogfs.bench.rocketmq.config import ConfigValue, format_config
 from commitlogfs.bench.rocketmq.nameserver import NameServer
 from commitlogfs.bench.rocketmq.ports import ReservedPort
 from commitlogfs.bench.rocketmq.process import JavaServer
 from commitlogfs.bench.rocketmq.remoting import GET_ALL_TOPIC_CONFIG, GET_BROKER_RUNTIME_INFO, request
 
 HEAP = ("-Xms256m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
-
-ConfigValue = str | int | float | bool
 
 _TEST_DEFAULTS: dict[str, ConfigValue] = {
     "brokerClusterName": "commitlogfs",
@@ -116,7 +115,7 @@ class Broker(JavaServer):
 
     def _arguments(self) -> list[str]:
         conf = self.home / "broker.conf"
-        conf.write_text("".join(f"{key}={_format(value)}\n" for key, value in self.config.items()))
+        conf.write_text(format_config(self.config))
         return ["org.apache.rocketmq.broker.BrokerStartup", "-c", str(conf)]
 
     def _is_ready(self) -> bool:
@@ -124,7 +123,3 @@ class Broker(JavaServer):
             return False
         request(self.port, GET_ALL_TOPIC_CONFIG, host=self._host)
         return True
-
-
-def _format(value: ConfigValue) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

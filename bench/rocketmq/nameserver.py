@@ -1,22 +1,24 @@
 """The name server: tells clients where brokers are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from commitlogfs.bench.rocketmq.artifacts import Distribution
+from commitlogfs.bench.rocketmq.config import ConfigValue, format_config
 from commitlogfs.bench.rocketmq.ports import ReservedPort
 from commitlogfs.bench.rocketmq.process import JavaServer
 from commitlogfs.bench.rocketmq.remoting import GET_BROKER_CLUSTER_INFO, request
 
 
 class NameServer(JavaServer):
-    """One name server on a free port of 127.0.0.1; keeps its port over restarts."""
+    """One name server on a free port of 127.0.0.1; keeps its port over restarts. `config` holds more properties."""
 
     def __init__(
         self,
         distribution: Distribution,
         work_dir: Path,
+        config: Mapping[str, ConfigValue] | None = None,
         *,
         name: str = "namesrv",
         jvm: Sequence[str] = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC"),
@@ -25,6 +27,7 @@ class NameServer(JavaServer):
         super().__init__(distribution, work_dir, name, jvm=jvm, log_level=log_level)
         self._reserved = ReservedPort()
         self.port = self._reserved.number
+        self._config = {"listenPort": self.port, "bindAddress": "127.0.0.1", **(config or {})}
 
     @property
     def address(self) -> str:
@@ -40,9 +43,9 @@ class NameServer(JavaServer):
         self.kill()  # it has no state to save, and a clean stop takes seconds
 
     def _arguments(self) -> list[str]:
-        config = self.home / "namesrv.conf"
-        config.write_text(f"listenPort={self.port}\nbindAddress=127.0.0.1\n")
-        return ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config)]
+        file = self.home / "namesrv.conf"
+        file.write_text(format_config(self._config))
+        return ["org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(file)]
 
     def _is_ready(self) -> bool:
         request(self.port, GET_BROKER_CLUSTER_INFO)
