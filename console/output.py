@@ -14,7 +14,14 @@ from commitlogfs.console import settings
 from commitlogfs.console.plain_text import is_plain_text
 from commitlogfs.store.printable import printable
 
-LEVEL_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red", "refuses": "bold red"}
+LEVEL_STYLES = {
+    "ok": "green",
+    "note": "cyan",
+    "warning": "yellow",
+    "problem": "bold red",
+    "refuses": "bold red",
+    "ALERT": "bold red",
+}
 _LEVEL_WIDTH = max(map(len, LEVEL_STYLES)) + 2
 
 

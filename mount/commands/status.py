@@ -29,6 +29,7 @@ from commitlogfs.mount.views.status_text import (
     describe_pressure,
     describe_retention,
     describe_store_root,
+    shortened,
 )
 from commitlogfs.store.printable import printable
 
@@ -48,29 +49,36 @@ def status(
         typer.Argument(metavar="NAME|FILE|MOUNTPOINT", help="Default: every mount there is.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The status document, as documented.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 with an alert, or without a disk.")] = False,
 ) -> None:
     """Show disks, thresholds, alerts, and what happens next.
 
     Without an argument: the only running mount, or one line for each of several. The daemon answers root and its
     own user; other users get the status file of the mount.
 
-    EXIT STATUS: 0 shown; 2 no such mount or configuration; 3 no daemon answers (or one of several does not); 4 this
-    user may not see it.
+    EXIT STATUS: 0 shown; 1 with --check: there is an alert, or a disk is missing; 2 no such mount or configuration;
+    3 no daemon answers (or one of several does not); 4 this user may not see it.
     """
     if settings.or_default(which) is None:
         targets = running_targets()
         if len(targets) > 1:
-            _show_all(targets, as_json=settings.wants_json(as_json))
+            _show_all(targets, as_json=settings.wants_json(as_json), check=check)
             return
     document = find_target(which, of_others=True).status()
     if settings.wants_json(as_json):
         typer.echo(json.dumps(document, indent=2))
     else:
         _show(document, Output())
+    if check and _is_in_trouble(document):
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _show_all(targets: list[Target], *, as_json: bool) -> None:
-    """Show one line for each mount. Raises Exit if one of them does not answer."""
+def _is_in_trouble(document: dict[str, Any]) -> bool:
+    return bool(document["degraded"] or document["retention"]["alerts"])
+
+
+def _show_all(targets: list[Target], *, as_json: bool, check: bool) -> None:
+    """Show one line for each mount. Raises Exit if one of them does not answer, or fails the check."""
     with ThreadPoolExecutor(len(targets)) as threads:  # all at once: each may take the whole time
         documents = list(threads.map(_document_or_error, targets))
     if as_json:
@@ -84,6 +92,8 @@ def _show_all(targets: list[Target], *, as_json: bool) -> None:
             output.line("  ".join(cells).rstrip(), "" if index else "bold")
     if any("error" in document for document in documents):
         raise typer.Exit(ExitCode.UNREACHABLE)
+    if check and any(map(_is_in_trouble, documents)):
+        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _document_or_error(target: Target) -> dict[str, Any]:
@@ -101,6 +111,8 @@ def _show(document: dict[str, Any], output: Output) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(daemon["since"]))
     output.paragraph(f"{document['name']} on {document['mountpoint']}", "bold")
     output.paragraph(f"Daemon {daemon['pid']}{version} since {since}, {describe_passthrough(daemon)}.")
+    for alert in document["retention"]["alerts"]:
+        output.report("ALERT", describe_alert(alert))
     if document["degraded"]:
         output.paragraph(describe_degraded(document), "bold red")
     for disk in document.get("offline_disks", ()):  # a daemon of a former version does not report them
@@ -119,14 +131,15 @@ def _show(document: dict[str, Any], output: Output) -> None:
         output.paragraph(scrub)
     output.paragraph(describe_pressure(document))
     output.paragraph(describe_retention(document["retention"]))
-    for alert in document["retention"]["alerts"]:
-        output.paragraph(describe_alert(alert), "bold red")
     output.paragraph(describe_store_root(document))
-    for finding in document["findings"]:
+    for finding, left_out in shortened(document["findings"]):
         where = "/".join(part for part in (finding["disk"], finding["file"]) if part)
         text = f"{where}: {finding['message']}" if where else finding["message"]
         level = "refuses" if finding["severity"].startswith("refuses") else finding["severity"]
         output.report(level, text, finding["remedy"], code=finding["code"])
+        if left_out:
+            text = f"and {left_out:,} more [{finding['code']}]: `commitlogfs check {document['name']}`"
+            output.report(level, f"{text} shows them all")
 
 
 def _show_disks(document: dict[str, Any], output: Output) -> None:

@@ -1,12 +1,16 @@
 """The status document as sentences. Pure."""
 
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of, local_minute
 from commitlogfs.console.units import format_size
 
 _FAILURES: Final = frozenset({"failed", "offline", "unreadable", "unresponsive", "vanished"})
+MOST_OF_A_CODE: Final = 5
+"""Findings of one code that are shown: a disk that was given up leaves one for each segment."""
 _NO_ANSWER: Final = "does not answer: gets no new segments until it does"
 
 
@@ -74,6 +78,17 @@ def describe_alert(alert: dict[str, Any]) -> str:
     """The alert in one line, with its code."""
     where = f"{alert['disk']}: " if alert["disk"] else ""
     return f"{where}{alert['text']} [{alert['code']}]"
+
+
+def shortened(findings: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], int]]:
+    """The first few findings of each code, in their order. The last of these, if more are left out, comes with
+    their number; each other one with 0."""
+    counts, shown = Counter(finding["code"] for finding in findings), Counter[str]()
+    for finding in findings:
+        code = finding["code"]
+        shown[code] += 1
+        if shown[code] <= MOST_OF_A_CODE:
+            yield finding, counts[code] - MOST_OF_A_CODE if shown[code] == MOST_OF_A_CODE else 0
 
 
 def describe_passthrough(daemon: dict[str, Any]) -> str:

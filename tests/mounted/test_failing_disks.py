@@ -12,6 +12,7 @@ from support.filling import await_disk, status
 from support.loop_disks import DiskFarm, DiskWithoutExtents, LoopDisk, mkfs_available
 from support.pools import MIB, PoolMount, segment_bytes
 from support.timings import WITHOUT_CHECKS
+from support.waiting import eventually
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -110,6 +111,8 @@ def test_all_disks_read_only_is_erofs(disk_farm: DiskFarm, make_pool: MakePool) 
     with pytest.raises(OSError) as refused:  # noqa: PT011
         pool.make_segments([1])
     assert refused.value.errno == errno.EROFS
+    eventually(lambda: pool.cli("status", "--check").status == 1)
+    assert [line for line in pool.cli("status").out.splitlines()[:4] if line.startswith("ALERT: ")]
 
 
 def test_ext4_that_aborted_its_journal(disk_farm: DiskFarm, make_pool: MakePool) -> None:

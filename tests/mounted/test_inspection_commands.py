@@ -230,6 +230,10 @@ def test_status_tells_of_the_store_root(filled, cli):
     assert f"The store root {root} (consumequeue, index) is " in words
 
 
+def test_status_checks_that_nothing_is_wrong(cli):
+    assert cli("status", "--check").status == 0
+
+
 def test_status_in_a_pipe_has_one_line_per_disk(filled, cli):
     lines = cli("status").out.splitlines()
     for disk in filled.disks:

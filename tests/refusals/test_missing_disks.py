@@ -276,7 +276,10 @@ def test_degraded_serves_the_rest_and_says_what_is_missing(degraded: PoolMount) 
     assert status["segments"]["gaps"] == [[MIB, 2 * MIB], [4 * MIB, 5 * MIB]]
     codes = {finding["code"] for finding in status["findings"]}
     assert {"disk-without-identity", "gap"} <= codes
-    text = degraded.cli("status").out
+    assert degraded.cli("status", "--check").status == 1
+    ran = degraded.cli("status")
+    assert ran.status == 0
+    text = ran.out
     assert "DEGRADED" in text
     assert str(degraded.disks[1]) in text
     assert degraded.path(1).name in text

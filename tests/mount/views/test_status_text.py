@@ -13,6 +13,7 @@ from commitlogfs.mount.views.status_text import (
     describe_log,
     describe_pressure,
     describe_store_root,
+    shortened,
 )
 
 LIMITS = {"clean": 75, "force": 85, "full": 90, "resume": 83, "min_free_bytes": 0}
@@ -97,6 +98,14 @@ def test_log():
 
 def test_degraded():
     assert describe_degraded(a_document()) == "DEGRADED: served without /data3, /data4."
+
+
+def test_a_long_list_of_findings_is_cut_for_each_code():
+    gaps = [{"code": "accepted-loss", "file": str(number)} for number in range(400)]
+    other = {"code": "directory-open-to-others", "file": ""}
+    shown = list(shortened([*gaps[:399], other, gaps[399]]))
+    assert shown == [*((gap, 0) for gap in gaps[:4]), (gaps[4], 395), (other, 0)]
+    assert list(shortened(gaps[:5])) == [(gap, 0) for gap in gaps[:5]]
 
 
 @pytest.mark.parametrize(
