@@ -59,13 +59,18 @@ def parse_owner(text: str | None, mode: str | None, default: RootAttributes | No
             uid, gid = account.pw_uid, account.pw_gid
         except KeyError:
             if not user.isdigit():
-                raise UsageError(f"--owner: no such user: {user!r}") from None
+                raise UsageError(
+                    f"--owner: no such user: {user!r}; name the user that the broker runs as, or make it: "
+                    f"`useradd --system {user}`"
+                ) from None
             uid = gid = int(user)
         if group:
             try:
                 gid = int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
             except KeyError:
-                raise UsageError(f"--owner: no such group: {group!r}") from None
+                raise UsageError(
+                    f"--owner: no such group: {group!r}; without :GROUP it is that of the user"
+                ) from None
     bits = base.mode
     if mode is not None:
         try:

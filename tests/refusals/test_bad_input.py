@@ -187,7 +187,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ready with a bad number": (("ready", "--wait", "soon", "/x"), ("'--wait'", "number")),
     "ready with a negative wait": (("ready", "--wait", "-1", "/x"), ("'--wait'", "0")),
     "init of nothing": (("init",), ("either a configuration",)),
-    "init with a bad owner": (("init", "--disks", "/a", "--owner", "no-such-user"), ("no such user",)),
+    "init with a bad owner": (
+        ("init", "--disks", "/a", "--owner", "no-such-user"),
+        ("no such user", "`useradd --system no-such-user`"),
+    ),
     "init with a bad mode": (("init", "--disks", "/a", "--mode", "9"), ("--mode",)),
     "init with a bad size": (("init", "--disks", "/a", "--segment-size", "5"), ("multiple of 4096",)),
     "one argument too many": (("umount", "/a", "/b"), ("/b",)),
