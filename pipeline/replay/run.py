@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.pipeline.bodies.body_options import BodyOptions
+from commitlogfs.pipeline.broker.system_topics import HALF_TOPICS, SYSTEM_PREFIX, SYSTEM_TOPICS
 from commitlogfs.pipeline.log.errors import OptionError
 from commitlogfs.pipeline.log.locations import absolute_places, without_credentials
 from commitlogfs.pipeline.log.scanner import Damage
@@ -17,7 +18,6 @@ from commitlogfs.pipeline.replay.logged import LogSource
 from commitlogfs.pipeline.replay.position import Position, PositionFile
 from commitlogfs.pipeline.replay.source import Source, bytes_from
 from commitlogfs.pipeline.source.options import Edge, ReadOptions, parse_options
-from commitlogfs.pipeline.source.selection import HALF_TOPICS, SYSTEM_PREFIX, SYSTEM_TOPICS
 from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:

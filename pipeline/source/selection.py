@@ -10,26 +10,8 @@ import numpy.typing as npt
 from commitlogfs.pipeline.arrays.array_types import Bytes, Longs
 from commitlogfs.pipeline.arrays.fields import RecordFields
 from commitlogfs.pipeline.arrays.groups import group_spans
+from commitlogfs.pipeline.broker.system_topics import HALF_TOPICS, SYSTEM_PREFIX, SYSTEM_TOPICS
 from commitlogfs.pipeline.source.options import ReadOptions
-
-HALF_TOPICS: Final = frozenset({b"RMQ_SYS_TRANS_HALF_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC"})
-"""Topics of undecided transactions, and of the decisions (TransactionalMessageUtil)."""
-
-SYSTEM_TOPICS: Final = frozenset(
-    {
-        b"TBW102",
-        b"SCHEDULE_TOPIC_XXXX",
-        b"BenchmarkTest",
-        b"RMQ_SYS_TRACE_TOPIC",
-        b"TRANS_CHECK_MAX_TIME_TOPIC",
-        b"SELF_TEST_TOPIC",
-        b"OFFSET_MOVED_EVENT",
-        b"CHECKPOINT_TOPIC",
-    }
-)
-"""The broker's own topics (TopicValidator#isSystemTopic), besides those that begin with rmq_sys_. Retry and
-dead-letter topics belong to consumer groups, not to the broker."""
-SYSTEM_PREFIX: Final = b"rmq_sys_"
 
 _MOST_VERDICTS: Final = 100_000
 _LONGEST: Final = 255

@@ -6,6 +6,7 @@ from typing import Any
 
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.pipeline import cli
+from commitlogfs.pipeline.broker.system_topics import HALF_TOPICS_SINCE, SYSTEM_PREFIX, SYSTEM_TOPICS_SINCE
 from commitlogfs.pipeline.jobs.export import DEFAULT_FILE_BYTES, DEFAULT_RANGE_BYTES, ExportResult
 from commitlogfs.pipeline.jobs.stats import Group, GroupedStats, LogStats, TopicStats
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES
@@ -39,6 +40,21 @@ def test_every_option_and_column_is_there() -> None:
     shown = words.replace(" long", " bigint")
     assert all(text in shown for text in described)
     assert list(COLUMN_TYPES) == COLUMNS.names
+
+
+def test_every_topic_of_the_broker_is_there() -> None:
+    table = section("### The broker's own topics")
+    rows = re.findall(r"^\| (`.*`) \| ([\d.]+) \| `(\w+)` \|$", table, re.MULTILINE)
+    described = {
+        (name, tuple(map(int, since.split("."))), option)
+        for names, since, option in rows
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+    assert described == {
+        (f"{SYSTEM_PREFIX.decode()}*", (4, 0, 0), "includeSystemTopics"),
+        *((name.decode(), since, "includeSystemTopics") for name, since in SYSTEM_TOPICS_SINCE.items()),
+        *((name.decode(), since, "includeHalfMessages") for name, since in HALF_TOPICS_SINCE.items()),
+    }
 
 
 def test_every_key_of_an_aggregation_is_there() -> None:
