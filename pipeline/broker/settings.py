@@ -26,6 +26,8 @@ _NEWEST_OF_4 = "4.9.8"
 _ANY_PATCH = 999
 _INDEX_TAGS_SINCE = (5, 4, 0)
 _INNER_BATCHES_SINCE = (5, 0, 0)
+_INDEX_ELSEWHERE_SINCE = (5, 4, 0)
+"""Earlier versions ignore indexFileWriteEnable and indexRocksDBEnable."""
 _MULTI_DISPATCH_SINCE = (
     ((5, 2, 0), MultiDispatch()),
     ((5, 1, 2), MultiDispatch(("%RETRY%",), frozenset({"rmq_sys_wheel_timer", SCHEDULE_TOPIC}))),
@@ -44,6 +46,8 @@ _KNOWN_KEYS = (
     "maxIndexNum",
     "messageDelayLevel",
     "messageIndexEnable",
+    "indexFileWriteEnable",
+    "indexRocksDBEnable",
     "enableMultiDispatch",
     "enableLmq",
     "enableConsumeQueueExt",
@@ -77,7 +81,8 @@ class BrokerSettings:
     batch_queue_file_size: int = DEFAULT_BATCH_FILE_SIZE
     index_slots: int = DEFAULT_SLOTS
     index_capacity: int = DEFAULT_CAPACITY
-    index_enabled: bool = True
+    index_refused: str = ""
+    """Why this broker has no index files, in one line; empty if it has."""
     queues_refused: str = ""
     """Why consume queues cannot be rebuilt for this broker, in one line; empty if they can."""
     store_root: Path | None = None
@@ -135,7 +140,7 @@ def load_broker_settings(
         batch_queue_file_size=_positive(conf, "mapperFileSizeBatchConsumeQueue", DEFAULT_BATCH_FILE_SIZE),
         index_slots=_positive(conf, "maxHashSlotNum", DEFAULT_SLOTS),
         index_capacity=_capacity(conf),
-        index_enabled=conf.boolean("messageIndexEnable", True),
+        index_refused=_index_refusal(conf, version),
         queues_refused=_refusal(conf),
         store_root=root,
         topics=None if topics is None else frozenset(topics),
@@ -202,13 +207,23 @@ def _refusal(conf: BrokerConf) -> str:
     if conf.boolean("enableConsumeQueueExt", False):
         return (
             "enableConsumeQueueExt = true: its consume queues point into files made from live subscriptions, which "
-            "are not in the log; rebuild the index only"
+            "are not in the log"
         )
     if conf.raw_text("storeType", "default").lower() == "defaultrocksdb":
-        return "storeType = defaultRocksDB: its consume queues are in a RocksDB database; rebuild the index only"
+        return "storeType = defaultRocksDB: its consume queues are in a RocksDB database"
     if conf.boolean("enableDLegerCommitLog", False):
         return "enableDLegerCommitLog = true: DLedger writes a log in its own format, which is not supported"
     return ""
+
+
+def _index_refusal(conf: BrokerConf, version: Version) -> str:
+    if not conf.boolean("messageIndexEnable", True):
+        return "messageIndexEnable = false: this broker makes no index"
+    if version < _INDEX_ELSEWHERE_SINCE or conf.boolean("indexFileWriteEnable", True):
+        return ""
+    if conf.boolean("indexRocksDBEnable", False):
+        return "indexFileWriteEnable = false: the index of this broker is in a RocksDB database"
+    return "indexFileWriteEnable = false: this broker makes no index"
 
 
 def _delays(text: str) -> tuple[int, ...]:

@@ -76,8 +76,8 @@ def rebuild(
 ) -> None:
     """Rebuild the consume queues and the index that the broker would make of this log, in a new directory.
 
-    Without --consumequeue and --index, both are made. Only --apply changes the broker's own files; it also installs
-    the result of an earlier call in DIR.
+    Without --consumequeue and --index, both are made, unless the broker has no index files. Only --apply changes
+    the broker's own files; it also installs the result of an earlier call in DIR.
 
     EXIT STATUS: 0 ok; 1 damage was skipped, or the log is damaged (FAILFAST); 2 bad options; 3 no log at LOG, or
     Spark does not start; 4 refused: the output exists, the log has a gap, these queues cannot be rebuilt or have
@@ -109,9 +109,11 @@ def rebuild(
     listing = common.list_log(place, segment_size, damage_mode)
     if output.exists():
         raise RebuildRefusedError(f"{output}: exists; remove it, or name another output")
-    for warning in settings.warnings:
+    plan = _plan_of(
+        place, output, listing, settings, queues=consumequeue or not index, keys=index or not consumequeue
+    )
+    for warning in plan.warnings:
         common.complain(f"warning: {warning}")
-    plan = _Plan(place, output, listing, consumequeue or not index, index or not consumequeue, settings.warnings)
     if dry_run:
         _show_plan(plan, as_json=as_json)
         return
@@ -184,6 +186,22 @@ class _Plan:
             "index": self.keys,
             "warnings": list(self.warnings),
         }
+
+
+def _plan_of(
+    log: str, output: Path, listing: "LogListing", settings: "BrokerSettings", *, queues: bool, keys: bool
+) -> _Plan:
+    """The plan for the requested parts. Raises RebuildRefusedError if it would be the index alone of a broker that
+    has none."""
+    from commitlogfs.pipeline.jobs.rebuild import RebuildRefusedError
+
+    warnings = settings.warnings
+    if keys and settings.index_refused:
+        if not queues:
+            raise RebuildRefusedError(settings.index_refused)
+        keys = False
+        warnings = (*warnings, f"no index is made: {settings.index_refused}")
+    return _Plan(log, output, listing, queues, keys, warnings)
 
 
 def _show_plan(plan: _Plan, *, as_json: bool) -> None:

@@ -135,7 +135,7 @@ def audit(
 
 def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexFile, ...] | None:
     """The index files; None if the index is not compared."""
-    if store_root is None or not settings.index_enabled:
+    if store_root is None or settings.index_refused:
         return None
     try:
         return tuple(list_index(store_root / INDEX, settings.index_slots, settings.index_capacity))
@@ -316,6 +316,8 @@ def _add_notes(report: AuditReport, plan: AuditPlan, settings: BrokerSettings) -
         report.notes.append(f"the consume queues were not compared: {settings.queues_refused}")
     if plan.index is not None:
         report.compared += ("index",)
+    elif settings.index_refused:
+        report.notes.append(f"the index was not compared: {settings.index_refused}")
     if plan.live:
         report.notes.append("a broker has the store open: entries that it has not written yet are not findings")
     if report.found.keys_behind:

@@ -89,7 +89,8 @@ def rebuild(
     on_progress: OnProgress | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RebuildResult:
-    """Make `output`, which must not exist, with directories consumequeue, batchconsumequeue (if any) and index.
+    """Make `output`, which must not exist, with directories consumequeue, batchconsumequeue (if any) and index
+    (unless the broker has no index files).
 
     `log`: as in `list_segments`. `zone`: time zone for the names of index files, by default this machine's; the
     broker must use the same. Raises RebuildRefusedError, LocationError, DamagedLogError, OutputError and other
@@ -113,7 +114,7 @@ def rebuild(
     with output_errors(building):
         building.mkdir(parents=True)
     try:
-        run = _Run(spark, building, settings, index=index and settings.index_enabled, queues=consumequeue)
+        run = _Run(spark, building, settings, index=index and not settings.index_refused, queues=consumequeue)
         with show_progress(spark, on_progress, clock=clock), worker_errors():
             run.run(splits, mode)
         manifest = replace(manifest, misplaced=run.queue_figures["misplaced"])
@@ -164,7 +165,10 @@ def _require_possible(
     if output.exists():
         raise RebuildRefusedError(f"{output}: exists; remove it, or name another output")
     if consumequeue and settings.queues_refused:
-        raise RebuildRefusedError(settings.queues_refused)
+        instead = "" if settings.index_refused else "; rebuild the index only"
+        raise RebuildRefusedError(f"{settings.queues_refused}{instead}")
+    if settings.index_refused and not consumequeue:
+        raise RebuildRefusedError(settings.index_refused)
     problem = missing_log(listing)
     if problem is not None:
         raise RebuildRefusedError(problem)

@@ -51,7 +51,7 @@ def test_the_values_of_a_broker_conf(tmp_path: Path) -> None:
         batch_queue_file_size=92,
         index_slots=7,
         index_capacity=70,
-        index_enabled=False,
+        index_refused="messageIndexEnable = false: this broker makes no index",
         store_root=root,
         topics=frozenset({"Plain", "Batch"}),
         commitlog="/data1/commitlog,/data2/commitlog",
@@ -123,6 +123,24 @@ def test_a_topics_json_of_rocketmq_4_stands_for_its_version(tmp_path: Path) -> N
 )
 def test_queues_that_cannot_be_rebuilt(tmp_path: Path, line: str, why: str) -> None:
     assert why in load_broker_settings(conf(tmp_path, line)).queues_refused
+
+
+@pytest.mark.parametrize(
+    ("lines", "version", "why"),
+    [
+        ("indexFileWriteEnable=false\nindexRocksDBEnable=true", "5.5.0", "in a RocksDB database"),
+        ("indexFileWriteEnable=false\nindexRocksDBEnable=true", "5.4", "in a RocksDB database"),
+        ("indexFileWriteEnable=false\nindexRocksDBEnable=true", "5.3.3", ""),
+        ("indexFileWriteEnable=false", "5.5.0", "makes no index"),
+        ("indexRocksDBEnable=true", "5.5.0", ""),
+        ("messageIndexEnable=false\nindexRocksDBEnable=true", "5.5.0", "makes no index"),
+        ("messageIndexEnable=false", "4.9.7", "makes no index"),
+    ],
+)
+def test_whether_a_broker_has_index_files(tmp_path: Path, lines: str, version: str, why: str) -> None:
+    refused = load_broker_settings(conf(tmp_path, lines), broker_version=version).index_refused
+    assert why in refused
+    assert bool(refused) == bool(why)
 
 
 def test_light_queues_in_rocksdb_are_no_files(tmp_path: Path) -> None:

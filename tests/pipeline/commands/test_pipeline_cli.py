@@ -300,6 +300,20 @@ def test_plans_are_json_documents(run: Run, tmp_path: Path) -> None:
     }
 
 
+def test_a_rebuild_without_index_is_announced(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "b.conf").write_text("indexFileWriteEnable=false\nindexRocksDBEnable=true\n")
+    line = "rebuild log --broker-conf b.conf --output out --dry-run"
+    status, out, err = run(*line.split())
+    assert status == 0
+    assert "and write consume queues to out" in out
+    assert "warning: no index is made: indexFileWriteEnable = false: the index of this broker is in" in err
+    planned = json.loads(run(*line.split(), "--json")[1])
+    assert (planned["consumequeue"], planned["index"]) == (True, False)
+    assert planned["warnings"] == [err.removeprefix("warning: ").rstrip("\n")]
+    status, _, err = run(*line.split(), "--index")
+    assert (status, "in a RocksDB database" in err) == (REFUSED, True)
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(run: Run, verb: str) -> None:
     status, out, err = run(verb, "--help")

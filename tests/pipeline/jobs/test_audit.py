@@ -23,7 +23,7 @@ from support.written_logs import WrittenLog, write_log
 from commitlogfs.pipeline.broker.dispatch import DispatchRules, QueueKey
 from commitlogfs.pipeline.broker.index_file import HEADER_BYTES, SLOT_BYTES
 from commitlogfs.pipeline.broker.index_reader import IndexFileError
-from commitlogfs.pipeline.broker.settings import BrokerSettings
+from commitlogfs.pipeline.broker.settings import BrokerSettings, load_broker_settings
 from commitlogfs.pipeline.jobs import audit as job
 from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.jobs.audit_page import write_page
@@ -228,7 +228,7 @@ def test_beside_a_running_broker_only_what_is_new_may_be_missing(job_spark: Spar
 # --- queues of batches --------------------------------------------------------------------------------------
 
 BATCHES = 60
-BATCH_SETTINGS = replace(SETTINGS, rules=DispatchRules(batch_topics=frozenset({"B"})), index_enabled=False)
+BATCH_SETTINGS = replace(SETTINGS, rules=DispatchRules(batch_topics=frozenset({"B"})), index_refused="none")
 
 
 def batch(number: int) -> Callable[[int], bytes]:
@@ -401,6 +401,18 @@ def test_an_index_of_another_size_is_refused(job_spark: SparkSession, store: Sto
         audited(job_spark, store)
 
 
+def test_an_index_in_rocksdb_is_not_compared(job_spark: SparkSession, store: Store) -> None:
+    shutil.rmtree(store.root / "index")
+    conf = store.root / "broker.conf"
+    conf.write_text("mappedFileSizeConsumeQueue=1000\nindexFileWriteEnable=false\nindexRocksDBEnable=true\n")
+    settings = replace(load_broker_settings(conf), segment_size=SEGMENT)
+    log = str(store.log.directory)
+    report = audit(job_spark, log, store_root=store.root, settings=settings, split_size=SPLIT)
+    assert (kinds(report), report.compared) == ({}, ("log", "queues"))
+    (note,) = report.notes
+    assert note.startswith("the index was not compared: indexFileWriteEnable = false: the index")
+
+
 def test_a_segment_in_two_places(job_spark: SparkSession, store: Store, tmp_path: Path) -> None:
     twin = tmp_path / "disk2"
     twin.mkdir()
@@ -442,7 +454,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_no_finding(
     settings = BrokerSettings(
         rules=SETTINGS.rules.__class__(topic_starts={"T": log.offsets[old]}),
         queue_file_size=SETTINGS.queue_file_size,
-        index_enabled=False,
+        index_refused="none",
     )
     assert fresh.end == log.offsets[old]
     rebuild_in_process(log.directory, building, settings, SPLIT)
@@ -451,7 +463,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_no_finding(
         job_spark,
         str(log.directory),
         store_root=root,
-        settings=BrokerSettings(queue_file_size=SETTINGS.queue_file_size, index_enabled=False),
+        settings=BrokerSettings(queue_file_size=SETTINGS.queue_file_size, index_refused="none"),
         split_size=SPLIT,
     )
     assert kinds(report) == {}

@@ -120,6 +120,21 @@ def test_a_record_behind_a_full_index_file_makes_the_next(
     assert rebuilt_files(tmp_path / "out") == {n: data for n, data in expected.items() if n.startswith("index/")}
 
 
+def test_no_index_is_made_for_a_broker_without_index_files(
+    job_spark: SparkSession, log: WrittenLog, tmp_path: Path
+) -> None:
+    settings = replace(SETTINGS, index_refused="its index is in a RocksDB database")
+    result = rebuild(job_spark, str(log.directory), tmp_path / "out", settings=settings)
+    assert (result.queues, result.index_files) == (6, ())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["consumequeue", "rebuild.json"]
+    with pytest.raises(RebuildRefusedError, match="its index is in a RocksDB database"):
+        rebuild(job_spark, str(log.directory), tmp_path / "index", settings=settings, consumequeue=False)
+    neither = replace(settings, queues_refused="its queues are, too")
+    with pytest.raises(RebuildRefusedError, match=r"its queues are, too$"):
+        rebuild(job_spark, str(log.directory), tmp_path / "index", settings=neither)
+    assert not (tmp_path / "index").exists()
+
+
 def test_an_empty_log_has_empty_directories(job_spark: SparkSession, tmp_path: Path) -> None:
     write_log(tmp_path / "log", SEGMENT, [])
     result = rebuild(job_spark, str(tmp_path / "log"), tmp_path / "out", settings=SETTINGS)
