@@ -1,5 +1,6 @@
 """Reads a broker's index files: their keys by log offset, and whether their chains are intact."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,8 +8,9 @@ import numpy as np
 
 from commitlogfs.pipeline.arrays.array_types import Ints, Longs
 from commitlogfs.pipeline.arrays.compiled import compiled
-from commitlogfs.pipeline.broker.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
+from commitlogfs.pipeline.broker.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, file_size
 from commitlogfs.pipeline.log.errors import PipelineError
+from commitlogfs.store.segment import LARGEST_OFFSET
 
 HEADER = np.dtype(
     [
@@ -24,7 +26,7 @@ ENTRY = np.dtype([("hash", ">i4"), ("offset", ">i8"), ("seconds", ">i4"), ("form
 
 
 class IndexFileError(PipelineError):
-    """A file in the index directory that is not an index file of the expected size."""
+    """An index whose files have the size of another configuration."""
 
 
 class IndexFile(NamedTuple):
@@ -35,26 +37,58 @@ class IndexFile(NamedTuple):
     entries: int
     begin_offset: int
     end_offset: int
+    problem: str = ""
+    """Why no entry can be read, in one line; empty if they can. `begin_offset` and `end_offset` are then where the
+    files before and after it end and begin."""
 
 
-def list_index(directory: Path, slots: int, capacity: int) -> list[IndexFile]:
-    """The files in the order of their names, which is that of the log. Raises IndexFileError, OSError."""
-    files = []
-    for path in sorted(directory.iterdir()):
-        if not path.name.isdecimal():
-            continue
-        size = HEADER_BYTES + slots * SLOT_BYTES + capacity * ENTRY_BYTES
-        with path.open("rb") as file:
-            raw = file.read(HEADER_BYTES)
-        if path.stat().st_size != size or len(raw) < HEADER_BYTES:
+def list_index(directory: Path, slots: int, capacity: int, *, growing: bool = False) -> list[IndexFile]:
+    """The files in the order of their names, which is that of the log.
+
+    `growing`: a broker is running, which makes a file without a size first. Raises IndexFileError if no file has
+    the size of this configuration and one has that of another; OSError.
+    """
+    paths = sorted(path for path in directory.iterdir() if path.name.isdecimal())
+    sizes = {path: path.stat().st_size for path in paths}
+    if growing and paths and not sizes[paths[-1]]:
+        del sizes[paths[-1]]
+    expected = file_size(slots, capacity)
+    if expected not in sizes.values():
+        _require_none_of_another(sizes, slots, capacity)
+    readable = {path: _read_header(path, slots, capacity) for path, size in sizes.items() if size == expected}
+    used = [file for file in readable.values() if file.entries]
+    return [
+        readable.get(path) or _unreadable(path, slots, f"is {size:,} bytes long, not {expected:,}", used)
+        for path, size in sizes.items()
+    ]
+
+
+def _require_none_of_another(sizes: Mapping[Path, int], slots: int, capacity: int) -> None:
+    """Checks that no file has a size that another configuration gives: for one slot and two entries, or more."""
+    for path, size in sizes.items():
+        if size >= file_size(1, 2) and size % 4 == 0:
             raise IndexFileError(
-                f"{path}: is not {size} bytes long, the size of an index file with maxHashSlotNum={slots} and "
-                f"maxIndexNum={capacity}; name this broker's broker.conf"
+                f"{path}: is not {file_size(slots, capacity)} bytes long, the size of an index file with "
+                f"maxHashSlotNum={slots} and maxIndexNum={capacity}; name this broker's broker.conf"
             )
-        header = np.frombuffer(raw, HEADER)[0]
-        entries = min(max(int(header["count"]) - 1, 0), capacity - 1)
-        files.append(IndexFile(path, slots, entries, int(header["begin_offset"]), int(header["end_offset"])))
-    return files
+
+
+def _unreadable(path: Path, slots: int, problem: str, used: Sequence[IndexFile]) -> IndexFile:
+    """The file at `path`, whose keys are not known. `used`: files with keys that can be read, in their order."""
+    before = [file.end_offset for file in used if file.path < path]
+    after = [file.begin_offset for file in used if file.path > path]
+    begin, end = before[-1] if before else 0, after[0] if after else LARGEST_OFFSET
+    where = [f"from log offset {begin}"] if before else []
+    where += [f"up to log offset {end}"] if after else []
+    which = f"keys {' '.join(where)} are not" if where else "none of its keys is"
+    return IndexFile(path, slots, 0, begin, end, f"{problem}: {which} compared")
+
+
+def _read_header(path: Path, slots: int, capacity: int) -> IndexFile:
+    with path.open("rb") as file:
+        header = np.frombuffer(file.read(HEADER_BYTES), HEADER)[0]
+    entries = min(max(int(header["count"]) - 1, 0), capacity - 1)
+    return IndexFile(path, slots, entries, int(header["begin_offset"]), int(header["end_offset"]))
 
 
 def keys_between(file: IndexFile, start: int, stop: int) -> tuple[Ints, Longs]:

@@ -115,13 +115,14 @@ def audit(
     listing, twins = list_with_twins(log, settings.segment_size)
     require_log(listing)
     require_messages(listing, clock=clock)
+    live = root is not None and broker_pid(root) is not None
     plan = AuditPlan(
         listing,
         find_end(listing, clock=clock),
         settings.rules,
         queues=root if not settings.queues_refused else None,
-        index=_index_of(root, settings),
-        live=root is not None and broker_pid(root) is not None,
+        index=_index_of(root, settings, live=live),
+        live=live,
     )
     begin = listing.begin_offset
     report = AuditReport(log, store_root, begin, plan.end_offset, len(listing.segments))
@@ -133,12 +134,13 @@ def audit(
     return report
 
 
-def _index_of(store_root: Path | None, settings: BrokerSettings) -> tuple[IndexFile, ...] | None:
+def _index_of(store_root: Path | None, settings: BrokerSettings, *, live: bool) -> tuple[IndexFile, ...] | None:
     """The index files; None if the index is not compared."""
     if store_root is None or settings.index_refused:
         return None
     try:
-        return tuple(list_index(store_root / INDEX, settings.index_slots, settings.index_capacity))
+        directory = store_root / INDEX
+        return tuple(list_index(directory, settings.index_slots, settings.index_capacity, growing=live))
     except FileNotFoundError:
         return ()
     except OSError as error:

@@ -285,7 +285,12 @@ class _SplitAudit:
             for parts in (expected_keys, found_keys)
         )
         reached = max((file.end_offset for file in index if file.entries), default=-1)
-        for offset, code in self._unpaired(np.setdiff1d(expected, found, assume_unique=True)):
+        missing = np.setdiff1d(expected, found, assume_unique=True)
+        for file in index:
+            if file.problem:
+                offsets = self._split.start_offset + (missing >> 31)
+                missing = missing[(offsets < file.begin_offset) | (offsets > file.end_offset)]
+        for offset, code in self._unpaired(missing):
             if self._plan.live and offset > reached:
                 self.report.keys_behind += 1
             else:
@@ -455,6 +460,8 @@ def _points_between(part: QueueEntries, begin: int, end: int) -> Bools:
 def audit_index_files(files: Iterable[IndexFile], *, live: bool) -> Iterator[Findings]:
     for file in files:
         findings = Findings()
+        if file.problem:
+            findings.add(Kind.INDEX_BROKEN, -1, file.path.name, file.problem)
         falls = first_descent(file)
         if falls is not None:
             detail = f"the log offset of entry {falls} is below that of the entry before it"

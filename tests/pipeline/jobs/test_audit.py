@@ -1,6 +1,7 @@
 """One thing broken at a time in a whole store: found, named with its place, and nothing else with it."""
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -21,7 +22,7 @@ from support.waiting import PATIENCE_S
 from support.written_logs import WrittenLog, write_log
 
 from commitlogfs.pipeline.broker.dispatch import DispatchRules, QueueKey
-from commitlogfs.pipeline.broker.index_file import HEADER_BYTES, SLOT_BYTES
+from commitlogfs.pipeline.broker.index_file import HEADER_BYTES, SLOT_BYTES, file_size
 from commitlogfs.pipeline.broker.index_reader import IndexFileError
 from commitlogfs.pipeline.broker.settings import BrokerSettings, load_broker_settings
 from commitlogfs.pipeline.jobs import audit as job
@@ -37,6 +38,7 @@ SPLIT = 20_000
 MESSAGES = 1000
 SETTINGS = BrokerSettings(queue_file_size=20 * 50, index_slots=100, index_capacity=400, segment_size=SEGMENT)
 QUEUES = 3
+INDEX_FILE_BYTES = file_size(SETTINGS.index_slots, SETTINGS.index_capacity)
 
 
 @dataclass(frozen=True)
@@ -394,10 +396,54 @@ def test_a_chain_that_leads_nowhere(job_spark: SparkSession, store: Store) -> No
     assert set(kinds(audited(job_spark, store))) == {"index-broken"}
 
 
+@pytest.mark.parametrize("size", [0, 5, INDEX_FILE_BYTES - 20, INDEX_FILE_BYTES + 20])
+@pytest.mark.parametrize("number", [0, 3, -1])
+def test_an_index_file_of_a_wrong_size_is_one_finding(
+    job_spark: SparkSession, store: Store, number: int, size: int
+) -> None:
+    files = store.index_files()
+    os.truncate(files[number], size)
+    report = audited(job_spark, store)
+    assert kinds(report) == {"index-broken": 1}
+    (finding,) = report.findings.all_shown()
+    assert finding.where == files[number].name
+    assert f"is {size:,} bytes long, not {INDEX_FILE_BYTES:,}" in finding.detail
+    assert report.compared == ("log", "queues", "index")
+
+    entry = HEADER_BYTES + SETTINGS.index_slots * SLOT_BYTES + 20 * 7
+    patch(files[5], entry, struct.pack(">i", 12345))
+    expected = {"index-entry-missing": 1, "index-entry-stray": 1, "index-broken": 2}
+    assert kinds(audited(job_spark, store)) == expected, "other files are compared"
+
+
+@pytest.mark.parametrize("size", [0, 5])
+def test_the_only_index_file_may_have_a_wrong_size(job_spark: SparkSession, store: Store, size: int) -> None:
+    first, *others = store.index_files()
+    for file in others:
+        file.unlink()
+    os.truncate(first, size)
+    report = audited(job_spark, store)
+    assert kinds(report) == {"index-broken": 1}
+    assert report.findings.all_shown()[0].detail.endswith("none of its keys is compared")
+
+
+def test_an_index_file_that_a_broker_is_making_is_no_finding(job_spark: SparkSession, store: Store) -> None:
+    last = store.index_files()[-1]
+    last.with_name(f"{int(last.name) + 1:017d}").touch()
+    with running_broker(store.root):
+        assert kinds(audited(job_spark, store)) == {}
+    assert kinds(audited(job_spark, store)) == {"index-broken": 1}
+
+
 def test_an_index_of_another_size_is_refused(job_spark: SparkSession, store: Store) -> None:
-    with store.index_files()[0].open("r+b") as file:
-        file.truncate(1000)
-    with pytest.raises(IndexFileError, match="maxHashSlotNum=100"):
+    """Where all files have the size of another configuration, the settings are another broker's."""
+    first, second, *others = store.index_files()
+    for file in (second, *others):
+        os.truncate(file, 1000)
+    os.truncate(first, 0)
+    with pytest.raises(
+        IndexFileError, match=rf"{second.name}: is not .* maxHashSlotNum=100 .*this broker's broker.conf"
+    ):
         audited(job_spark, store)
 
 
