@@ -7,6 +7,7 @@
 One pass over the log; the entries of a split are read from queues and index meanwhile. Nothing is changed.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from commitlogfs.console.formatting import count_of
 from commitlogfs.pipeline.broker.dispatch import LMQ_PREFIX, QueueKey
 from commitlogfs.pipeline.broker.index_reader import IndexFile, IndexFileError, keys_between, list_index
 from commitlogfs.pipeline.broker.lock import broker_pid
@@ -271,6 +273,22 @@ class _Run:
             report.findings.merge(run.findings)
             report.queue_entries += run.records - run.unlike - behind
             report.queue_entries_behind += behind
+        self._note_other_delays(queue, sum((run.other_delays for run in runs), Counter()))
+
+    def _note_other_delays(self, queue: QueueKey, delays: Counter[int]) -> None:
+        if not delays:
+            return
+        levels = self._plan.rules.delays_ms
+        level = queue.queue_id + 1
+        delay_s = levels[min(level, len(levels)) - 1] // 1000
+        due = " and ".join(
+            f"{count_of(count, 'message')} {'is' if count == 1 else 'are'} due {delay // 1000:,} s"
+            for delay, count in delays.most_common()
+        )
+        self._report.notes.append(
+            f"delay level {level}: {due} after they were stored, not {delay_s:,} s: messageDelayLevel was changed "
+            "after their entries were made"
+        )
 
     def _is_known(self, topic: str) -> bool:
         # A light queue (LMQ) is created by its first message and is in no list of topics.

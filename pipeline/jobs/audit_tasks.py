@@ -14,7 +14,15 @@ from commitlogfs.pipeline.arrays.array_types import Bools, Longs
 from commitlogfs.pipeline.arrays.fields import record_fields
 from commitlogfs.pipeline.arrays.groups import group_spans
 from commitlogfs.pipeline.arrays.record_crcs import wrong_body_crcs, wrong_property_crcs
-from commitlogfs.pipeline.broker.dispatch import Dispatched, Dispatcher, DispatchRules, Entries, Keys, QueueKey
+from commitlogfs.pipeline.broker.dispatch import (
+    SCHEDULE_TOPIC,
+    Dispatched,
+    Dispatcher,
+    DispatchRules,
+    Entries,
+    Keys,
+    QueueKey,
+)
 from commitlogfs.pipeline.broker.index_reader import IndexFile, broken_chains, first_descent, keys_between
 from commitlogfs.pipeline.broker.queue_entry import BATCH_REST
 from commitlogfs.pipeline.broker.queue_reader import QueueEntries, QueueReader
@@ -32,6 +40,7 @@ _WIDEST_JUMP = 1 << 16
 """Queue offsets with a larger distance are read separately."""
 _BEYOND_ALL = 2**63 - 1
 _HOUR_MS = 3_600_000
+_LONGEST_DELAY_MS = 1000 * 24 * _HOUR_MS
 
 
 class UnseenError(PipelineError):
@@ -73,6 +82,8 @@ class QueueRun(NamedTuple):
     compared: bool
     """Whether the records were compared with the queue's files; if not, the worker saw no files."""
     findings: Findings
+    other_delays: Counter[int]
+    """Delay in milliseconds -> number of delayed messages whose entries have it, and not that of their level."""
 
 
 class QueueTally(NamedTuple):
@@ -252,11 +263,12 @@ class _SplitAudit:
         # A broker counts an empty batch as one message.
         after = entries.queue_offsets + np.maximum(entries.counts, 1)
         cuts = np.flatnonzero(entries.queue_offsets[1:] != after[:-1]) + 1
+        delays = _other_delays(queue, entries, live, self._plan.rules.delays_ms)
         runs = []
         for rows in np.split(np.arange(len(after)), cuts):
             findings, behind, unlike = Findings(), 0, 0
             if live is not None:
-                unlike, behind = _compare_entries(queue, entries, live, rows, end, findings)
+                unlike, behind = _compare_entries(queue, entries, live, rows[delays[rows] == 0], end, findings)
             first = int(rows[0])
             runs.append(
                 QueueRun(
@@ -268,6 +280,7 @@ class _SplitAudit:
                     behind,
                     live is not None,
                     findings,
+                    Counter(delays[rows][delays[rows] > 0].tolist()),
                 )
             )
         before = self.tallies.get(queue, QueueTally(()))
@@ -321,6 +334,22 @@ class _SplitAudit:
 
     def _add_key_finding(self, kind: Kind, offset: int, code: int) -> None:
         self.report.findings.add(kind, offset, self._split.segment.name, f"a key with hash {code}")
+
+
+def _other_delays(queue: QueueKey, entries: Entries, live: QueueEntries | None, delays_ms: Sequence[int]) -> Longs:
+    """For each of the records, the delay in milliseconds that its entry in `live` has, if this is not the delay of
+    the record's level; 0 for all others.
+
+    The broker computes when a message is due as it makes the entry, so messageDelayLevel may have been different.
+    It gives whole seconds, which a damaged entry hardly ever has.
+    """
+    if live is None or queue.topic != SCHEDULE_TOPIC or queue.batch:
+        return np.zeros(len(entries.offsets), np.int64)
+    found, expected = live.tags_codes - entries.times_ms, entries.tags_codes - entries.times_ms
+    other = (found != expected) & (found > 0) & (found <= _LONGEST_DELAY_MS) & (found % 1000 == 0)
+    other &= np.isin(expected, delays_ms)
+    other &= (live.offsets == entries.offsets) & (live.sizes == entries.sizes)
+    return np.where(other, found, 0)
 
 
 def _compare_entries(

@@ -227,6 +227,67 @@ def test_beside_a_running_broker_only_what_is_new_may_be_missing(job_spark: Spar
         assert kinds(audited(job_spark, store)) == {"queue-entry-missing": 1}
 
 
+# --- delayed messages -----------------------------------------------------------------------------------------
+
+DELAYED = 400
+
+
+def delayed(number: int) -> Callable[[int], bytes]:
+    """Each level has a queue."""
+    level = number % 4 + 1
+    return lambda offset: make_record(
+        offset,
+        topic=b"SCHEDULE_TOPIC_XXXX",
+        queue_id=level - 1,
+        queue_offset=number // 4,
+        properties=b"DELAY\x01%d\x02" % level,
+        store_ms=1_700_000_000_000 + 7 * number,
+    )
+
+
+def with_delays(*seconds: int) -> BrokerSettings:
+    rules = DispatchRules(delays_ms=tuple(1000 * delay for delay in seconds))
+    return BrokerSettings(
+        rules, segment_size=SEGMENT, queue_file_size=SETTINGS.queue_file_size, index_refused="none"
+    )
+
+
+@pytest.fixture
+def delays(tmp_path: Path) -> Store:
+    """The queues are those of the levels 1s 5s 10s 30s."""
+    root = tmp_path / "store"
+    log = write_log(root / "commitlog", SEGMENT, [delayed(n) for n in range(DELAYED)])
+    rebuild_in_process(log.directory, tmp_path / "building", with_delays(1, 5, 10, 30), SPLIT)
+    (tmp_path / "building/out/consumequeue").rename(root / "consumequeue")
+    return Store(root, log)
+
+
+def test_delays_that_were_changed_later_are_a_note_for_each_level(job_spark: SparkSession, delays: Store) -> None:
+    def audited_with(*seconds: int) -> AuditReport:
+        log, settings = str(delays.log.directory), with_delays(*seconds)
+        return audit(job_spark, log, store_root=delays.root, settings=settings, split_size=SPLIT)
+
+    def notes(report: AuditReport) -> list[str]:
+        return [note for note in report.notes if "delay level" in note]
+
+    assert (kinds(audited_with(1, 5, 10, 30)), notes(audited_with(1, 5, 10, 30))) == ({}, [])
+    report = audited_with(1, 5, 20, 30)
+    assert (kinds(report), report.queue_entries) == ({}, DELAYED)
+    (note,) = notes(report)
+    assert note.startswith("delay level 3: 100 messages are due 10 s after they were stored, not 20 s: ")
+    fewer = notes(audited_with(1, 5))
+    assert [note.partition(":")[0] for note in fewer] == ["delay level 3", "delay level 4"]
+
+    # One of another change, one that is damaged.
+    queue = delays.root / "consumequeue/SCHEDULE_TOPIC_XXXX/2" / ("0" * 20)
+    patch(queue, 12, struct.pack(">q", 1_700_000_000_000 + 7 * 2 + 60_000))
+    patch(queue, 32, struct.pack(">q", 1_700_000_000_000 + 7 * 6 + 10_001))
+    report = audited_with(1, 5, 20, 30)
+    assert kinds(report) == {"queue-entry-wrong": 1}
+    assert report.findings.all_shown()[0].offset == delays.log.offsets[6]
+    assert "98 messages are due 10 s and 1 message is due 60 s after they were stored" in notes(report)[0]
+
+
 # --- queues of batches --------------------------------------------------------------------------------------
 
 BATCHES = 60
