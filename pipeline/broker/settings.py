@@ -28,6 +28,10 @@ _INDEX_TAGS_SINCE = (5, 4, 0)
 _INNER_BATCHES_SINCE = (5, 0, 0)
 _INDEX_ELSEWHERE_SINCE = (5, 4, 0)
 """Earlier versions ignore indexFileWriteEnable and indexRocksDBEnable."""
+_ROCKSDB_STORE = "defaultrocksdb"
+"""storeType of a broker with consume queues and topics in RocksDB, in lower case."""
+_TOPIC_DATABASES = ("config/rdb", "config/topics", "config/metadata")
+"""With configManagerVersion=v2; with the storeType of RocksDB; the same with useSingleRocksDBForAllConfigs."""
 _MULTI_DISPATCH_SINCE = (
     ((5, 2, 0), MultiDispatch()),
     ((5, 1, 2), MultiDispatch(("%RETRY%",), frozenset({"rmq_sys_wheel_timer", SCHEDULE_TOPIC}))),
@@ -53,6 +57,7 @@ _KNOWN_KEYS = (
     "enableConsumeQueueExt",
     "enableDLegerCommitLog",
     "storeType",
+    "configManagerVersion",
     "rocksdbCQDoubleWriteEnable",
     "combineCQUseRocksdbForLmq",
 )
@@ -112,18 +117,23 @@ def load_broker_settings(
     """
     conf = _read_conf(broker_conf)
     root = store_root or _path(conf, "storePathRootDir")
+    database = _topics_database(root, conf)
     topics, is_of_4 = _read_topics(root, conf)
+    if database is not None:
+        is_of_4 = False  # RocketMQ 4 has no such database
+        conf.warn(
+            f"{database}: the broker has its topics in this RocksDB database, so config/topics.json may be out of "
+            "date; topics that it lacks are assumed to exist, with ordinary queues"
+        )
+    elif root is not None and topics is None:
+        conf.warn(f"{root}: has no config/topics.json; every topic is assumed to have ordinary queues")
     if broker_version is None and is_of_4:
         conf.warn(
             f"{root}/config/topics.json: was written by RocketMQ 4, so queues and index are those of 4.9; use "
             "--broker-version for another version"
         )
     version = _version(broker_version or (_NEWEST_OF_4 if is_of_4 else NEWEST_VERSION))
-    if live_topics_only and topics is None:
-        raise BrokerSettingsError(
-            f"{root}: has no config/topics.json, so the existing topics are unknown; name the broker's store root, "
-            "or leave out live_topics_only"
-        )
+    live_topics = _live_topics(topics, database, root) if live_topics_only else None
     rules = DispatchRules(
         delays_ms=_delays(conf.raw_text("messageDelayLevel", _DEFAULT_DELAY_LEVELS)),
         index_tags=version >= _INDEX_TAGS_SINCE,
@@ -131,7 +141,7 @@ def load_broker_settings(
         batch_topics=_batch_topics(topics, version),
         multi_dispatch=_multi_dispatch(conf, version),
         lmq=conf.boolean("enableLmq", False),
-        topics=frozenset(topics) if live_topics_only and topics is not None else None,
+        topics=live_topics,
         topic_starts=dict(topic_starts or {}),
     )
     return BrokerSettings(
@@ -143,7 +153,7 @@ def load_broker_settings(
         index_refused=_index_refusal(conf, version),
         queues_refused=_refusal(conf),
         store_root=root,
-        topics=None if topics is None else frozenset(topics),
+        topics=None if topics is None or database is not None else frozenset(topics),
         commitlog=_commitlog(conf, root),
         segment_size=conf.integer("mappedFileSizeCommitLog", 1 << 30),
         warnings=tuple(conf.warnings),
@@ -209,7 +219,7 @@ def _refusal(conf: BrokerConf) -> str:
             "enableConsumeQueueExt = true: its consume queues point into files made from live subscriptions, which "
             "are not in the log"
         )
-    if conf.raw_text("storeType", "default").lower() == "defaultrocksdb":
+    if conf.raw_text("storeType", "default").lower() == _ROCKSDB_STORE:
         return "storeType = defaultRocksDB: its consume queues are in a RocksDB database"
     if conf.boolean("enableDLegerCommitLog", False):
         return "enableDLegerCommitLog = true: DLedger writes a log in its own format, which is not supported"
@@ -271,8 +281,34 @@ def _read_topics(root: Path | None, conf: BrokerConf) -> tuple[dict[str, Any] | 
             written = content.get("dataVersion")
             # RocketMQ 5.0 added the field; every later broker writes it.
             return table, isinstance(written, dict) and "stateVersion" not in written
-    conf.warn(f"{root}: has no config/topics.json; every topic is assumed to have ordinary queues")
     return None, False
+
+
+def _topics_database(root: Path | None, conf: BrokerConf) -> Path | None:
+    """The RocksDB database that has the topics instead of topics.json; None if the broker has none."""
+    if root is None:
+        return None
+    found = [path for path in (root / name for name in _TOPIC_DATABASES) if path.is_dir()]
+    if conf.text("configManagerVersion") == "v2":
+        found.append(root / _TOPIC_DATABASES[0])
+    elif conf.raw_text("storeType", "").lower() == _ROCKSDB_STORE:
+        found.append(root / _TOPIC_DATABASES[1])
+    return found[0] if found else None
+
+
+def _live_topics(topics: dict[str, Any] | None, database: Path | None, root: Path | None) -> frozenset[str]:
+    """The existing topics. Raises BrokerSettingsError if they are unknown."""
+    if database is not None:
+        raise BrokerSettingsError(
+            f"{database}: the broker has its topics in this RocksDB database, not in config/topics.json, so the "
+            "existing topics are unknown; leave out live_topics_only"
+        )
+    if topics is None:
+        raise BrokerSettingsError(
+            f"{root}: has no config/topics.json, so the existing topics are unknown; name the broker's store root, "
+            "or leave out live_topics_only"
+        )
+    return frozenset(topics)
 
 
 def _batch_topics(topics: dict[str, Any] | None, version: Version) -> frozenset[str] | None:

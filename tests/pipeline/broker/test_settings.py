@@ -182,5 +182,37 @@ def test_the_copy_of_topics_json_counts_where_the_file_is_broken(tmp_path: Path)
     assert settings.commitlog == str(root / "commitlog")
 
 
+@pytest.mark.parametrize("database", ["rdb", "topics", "metadata"])
+def test_topics_in_rocksdb_make_topics_json_uncertain(tmp_path: Path, database: str) -> None:
+    """They are there since 5.1.4, so a file of RocketMQ 4 does not show the version any more."""
+    root = store(tmp_path, {"Old": {}, "Batch": {"attributes": {"queue.type": "BatchCQ"}}})
+    file = root / "config/topics.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"dataVersion": {"counter": 1}}))
+    (root / "config" / database).mkdir()
+    settings = load_broker_settings(store_root=root)
+    (warning,) = settings.warnings
+    assert warning.startswith(f"{root}/config/{database}: the broker has its topics in this RocksDB database, so")
+    assert settings.topics is None, "which topics exist is not known"
+    assert settings.rules.batch_topics == {"Batch"}
+    assert settings.rules.index_tags
+    with pytest.raises(BrokerSettingsError, match=rf"config/{database}: .*existing topics are unknown; leave out"):
+        load_broker_settings(store_root=root, live_topics_only=True)
+
+
+@pytest.mark.parametrize("line", ["configManagerVersion=v2", "storeType=defaultRocksDB"])
+def test_a_broker_conf_may_say_that_topics_are_in_rocksdb(tmp_path: Path, line: str) -> None:
+    root = store(tmp_path, {"Old": {}})
+    settings = load_broker_settings(conf(tmp_path, line), root)
+    assert settings.topics is None
+    assert any("the broker has its topics in this RocksDB database" in warning for warning in settings.warnings)
+    assert load_broker_settings(conf(tmp_path, "configManagerVersion=v1"), root).topics == {"Old"}
+
+
+def test_without_a_topics_json_the_database_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config/rdb").mkdir(parents=True)
+    (warning,) = load_broker_settings(store_root=tmp_path).warnings
+    assert "config/rdb: the broker has its topics in this RocksDB database" in warning
+
+
 def test_where_deleted_topics_ended(tmp_path: Path) -> None:
     assert load_broker_settings(topic_starts={"Again": 777}).rules.topic_starts == {"Again": 777}

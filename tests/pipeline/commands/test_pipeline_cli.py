@@ -202,6 +202,17 @@ def test_what_is_told_of_deleted_topics_reaches_the_rules(
     assert (status, "--topic-start: topic Aa is not in" in err) == (USAGE, True)
 
 
+def test_live_topics_in_rocksdb_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty/config/rdb").mkdir(parents=True)
+    (tmp_path / "empty/config/topics.json").write_text('{"topicConfigTable": {"A": {}}}')
+    line = "rebuild log --store-root empty --output out --dry-run"
+    status, _, err = run(*line.split())
+    assert (status, "warning: empty/config/rdb: the broker has its topics in this" in err) == (0, True)
+    status, _, err = run(*line.split(), "--live-topics-only")
+    assert (status, "empty/config/rdb: " in err, err.count("\n")) == (USAGE, True, 1)
+    assert run(*line.split(), "--topic-start", "New=5")[0] == 0
+
+
 def test_a_page_that_cannot_be_written_at_the_end_costs_no_report(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
