@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from commitlogfs.console.formatting import count_of
+from commitlogfs.console.formatting import count_of, moment
 from commitlogfs.pipeline.broker.dispatch import LMQ_PREFIX, QueueKey
 from commitlogfs.pipeline.broker.index_reader import IndexFile, IndexFileError, keys_between, list_index
 from commitlogfs.pipeline.broker.lock import broker_pid
@@ -340,6 +340,7 @@ def _add_notes(report: AuditReport, plan: AuditPlan, settings: BrokerSettings) -
         report.notes.append(f"the index was not compared: {settings.index_refused}")
     if plan.live:
         report.notes.append("a broker has the store open: entries that it has not written yet are not findings")
+    _note_falls(report)
     if report.found.keys_behind:
         report.notes.append(f"{report.found.keys_behind:,} keys are not in the index yet")
     if report.queue_entries_behind:
@@ -347,4 +348,20 @@ def _add_notes(report: AuditReport, plan: AuditPlan, settings: BrokerSettings) -
     if report.found.splits_gone:
         report.notes.append(
             f"{report.found.splits_gone:,} parts were deleted by the broker before they were compared"
+        )
+
+
+def _note_falls(report: AuditReport) -> None:
+    times = report.found.store_times
+    times.join()
+    if times.count:
+        where = ", ".join(
+            f"log offset {fall.offset} (from {moment(fall.before_ms)} to {moment(fall.stored_ms)})"
+            for fall in times.first
+        )
+        more = ", ..." if times.count > len(times.first) else ""
+        report.notes.append(
+            f"store times fall at {count_of(times.count, 'place')}, {where}{more}: a clock was set back, a store "
+            "time is damaged, or older messages follow there that remain from before the broker cut off the end of "
+            "its log, which it reads, too"
         )

@@ -4,6 +4,7 @@ queue with the records found in the log, and each index file in itself. Nothing 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commitlogfs.pipeline.arrays.array_types import Bools, Longs
-from commitlogfs.pipeline.arrays.fields import record_fields
+from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
 from commitlogfs.pipeline.arrays.groups import group_spans
 from commitlogfs.pipeline.arrays.record_crcs import wrong_body_crcs, wrong_property_crcs
 from commitlogfs.pipeline.broker.dispatch import (
@@ -39,6 +40,7 @@ _HELD_AT_MOST = 1_000_000
 _WIDEST_JUMP = 1 << 16
 """Queue offsets with a larger distance are read separately."""
 _BEYOND_ALL = 2**63 - 1
+_FALLS_SHOWN = 3
 _HOUR_MS = 3_600_000
 _LONGEST_DELAY_MS = 1000 * 24 * _HOUR_MS
 
@@ -111,6 +113,53 @@ class QueueTally(NamedTuple):
         return runs[:start], runs[start:]
 
 
+class Fall(NamedTuple):
+    """A message that was stored before the one before it."""
+
+    offset: int
+    """Log offset of this message."""
+    before_ms: int
+    stored_ms: int
+
+
+class StoreTimesEdge(NamedTuple):
+    """The first and the last store time of one split."""
+
+    offset: int
+    """Log offset of the first record."""
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(slots=True)
+class StoreTimes:
+    """Where the store times of the log fall. Can be merged in any order; `join` adds the falls between splits."""
+
+    count: int = 0
+    first: list[Fall] = field(default_factory=list)
+    """The first falls of the log."""
+    edges: list[StoreTimesEdge] = field(default_factory=list)
+
+    def add(self, falls: Sequence[Fall], count: int) -> None:
+        """Add `count` falls, of which `falls` are the first ones."""
+        self.count += count
+        self.first = sorted([*self.first, *falls])[:_FALLS_SHOWN]
+
+    def merge(self, other: "StoreTimes") -> None:
+        self.add(other.first, other.count)
+        self.edges += other.edges
+
+    def join(self) -> None:
+        """Add the falls between two splits, once all splits are merged."""
+        edges, self.edges = sorted(self.edges), []
+        falls = [
+            Fall(after.offset, before.last_ms, after.first_ms)
+            for before, after in pairwise(edges)
+            if after.first_ms < before.last_ms
+        ]
+        self.add(falls, len(falls))
+
+
 @dataclass(slots=True)
 class SplitReport:
     """Findings and figures of one split."""
@@ -128,6 +177,7 @@ class SplitReport:
     """Topic -> bytes of its records."""
     hours: Counter[int] = field(default_factory=Counter)
     """Hours since 1970 of the store time -> number of records."""
+    store_times: StoreTimes = field(default_factory=StoreTimes)
     findings: Findings = field(default_factory=Findings)
 
     def merge(self, other: "SplitReport") -> "SplitReport":
@@ -140,6 +190,7 @@ class SplitReport:
         self.index_gone |= other.index_gone
         self.topics.update(other.topics)
         self.hours.update(other.hours)
+        self.store_times.merge(other.store_times)
         self.findings.merge(other.findings)
         return self
 
@@ -175,6 +226,7 @@ class _SplitAudit:
         self._entries: list[Entries] = []
         self._keys: list[Keys] = []
         self._held = 0
+        self._edge: StoreTimesEdge | None = None
         self.report = SplitReport()
         self.tallies: dict[QueueKey, QueueTally] = {}
 
@@ -187,6 +239,8 @@ class _SplitAudit:
             self.report.splits_gone += 1
             self.report.segments_gone.add(self._split.segment.base_offset)
             return
+        if self._edge is not None:
+            self.report.store_times.edges.append(self._edge)
         self._compare_queues()
         if self._plan.index is not None:
             self._compare_index(self._plan.index)
@@ -213,6 +267,7 @@ class _SplitAudit:
             report.topics[topic] += int(size)
         for hour, count in zip(*np.unique(fields.store_ms // _HOUR_MS, return_counts=True), strict=True):
             report.hours[int(hour)] += int(count)
+        self._check_store_times(fields)
 
         for row in wrong_body_crcs(data, fields):
             detail = f"a body of {fields.body_length[row]:,} bytes"
@@ -232,6 +287,19 @@ class _SplitAudit:
                 self._keys.append(dispatched.keys)
                 self._held += len(dispatched.keys.hashes)
             report.keys += len(dispatched.keys.hashes)
+
+    def _check_store_times(self, fields: RecordFields) -> None:
+        times, edge = fields.store_ms, self._edge
+        first = int(times[0])
+        if edge is None:
+            edge = StoreTimesEdge(int(fields.physical_offset[0]), first, first)
+        before = np.concatenate(([edge.last_ms], times[:-1]))
+        rows = np.flatnonzero(times < before)
+        falls = [
+            Fall(int(fields.physical_offset[row]), int(before[row]), int(times[row])) for row in rows[:_FALLS_SHOWN]
+        ]
+        self.report.store_times.add(falls, len(rows))
+        self._edge = edge._replace(last_ms=int(times[-1]))
 
     # --- consume queues ---------------------------------------------------------------------------------
 

@@ -227,6 +227,40 @@ def test_beside_a_running_broker_only_what_is_new_may_be_missing(job_spark: Spar
         assert kinds(audited(job_spark, store)) == {"queue-entry-missing": 1}
 
 
+# --- store times ------------------------------------------------------------------------------------------
+
+CUT_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize("split_size", [SEGMENT, 300])
+def test_older_messages_after_a_cut_are_read_and_noted(
+    job_spark: SparkSession, tmp_path: Path, split_size: int
+) -> None:
+    """Fifty messages, cut off, and ten later ones of the same sizes: the other forty follow at a record's border.
+    The recovery of RocketMQ 5.5.0 reads them, too."""
+
+    def stored(number: int, store_ms: int) -> Callable[[int], bytes]:
+        return lambda offset: make_record(offset, queue_offset=number, store_ms=store_ms, body=b"b%02d" % number)
+
+    old = [stored(number, CUT_MS + number) for number in range(50)]
+    new = [stored(number, CUT_MS + 60_000 + number) for number in range(10)]
+    whole = write_log(tmp_path / "whole", SEGMENT, old)
+    log = write_log(tmp_path / "log", SEGMENT, [*new, *old[10:]])
+
+    def notes(of: WrittenLog) -> list[str]:
+        report = audit(
+            job_spark, str(of.directory), settings=BrokerSettings(segment_size=SEGMENT), split_size=split_size
+        )
+        assert (report.found.records, kinds(report)) == (50, {})
+        return report.notes
+
+    assert notes(whole) == []
+    (note,) = notes(log)
+    assert note.startswith(
+        f"store times fall at 1 place, log offset {log.offsets[10]} (from 2023-11-14 22:14:20 to 2023-"
+    )
+
+
 # --- delayed messages -----------------------------------------------------------------------------------------
 
 DELAYED = 400
