@@ -254,8 +254,18 @@ def plan_export(
         whole, kept = _replaceable(before, _requested(read, start), listing, log_end)
         todo += [(one.start, one.end) for one in whole if start <= one.start and one.end <= end]
     return ExportPlan(
-        *(request, read, layout, settings, listing, log_end, end, tuple(sorted(todo))),
-        *(tuple(before), tuple(removed), tuple(lost), tuple(kept)),
+        request=request,
+        options=read,
+        layout=layout,
+        settings=settings,
+        listing=listing,
+        log_end=log_end,
+        end_offset=end,
+        todo=tuple(sorted(todo)),
+        before=tuple(before),
+        removed=tuple(removed),
+        lost=tuple(lost),
+        kept=tuple(kept),
         not_served=not_served(listing) if from_beginning else (),
     )
 

@@ -11,13 +11,14 @@ from commitlogfs.console.errors import RefusedError
 from commitlogfs.pipeline.log.errors import SegmentGoneError, StartPastEndError
 from commitlogfs.pipeline.log.identity import Fingerprint, fingerprint_before, is_same
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
-from commitlogfs.pipeline.log.segments import LogListing, list_segments
+from commitlogfs.pipeline.log.seek import survey
+from commitlogfs.pipeline.log.segments import LogListing
 from commitlogfs.pipeline.log.splits import Split
 from commitlogfs.pipeline.replay.frames import COLUMNS, Row, rows_of
 from commitlogfs.pipeline.replay.source import Range, first_offset, other_log, past_end
 from commitlogfs.pipeline.source.columns import ALL_COLUMNS
 from commitlogfs.pipeline.source.options import ReadOptions
-from commitlogfs.pipeline.source.reader import plan_batch
+from commitlogfs.pipeline.source.reader import plan_surveyed
 from commitlogfs.pipeline.source.rows import DAMAGE_COLUMN, RowReader
 from commitlogfs.pipeline.source.selection import Bounds, RecordFilter
 from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
@@ -43,13 +44,14 @@ class LogSource:
     ) -> Self:
         """The log of these options from `position` on, which earlier runs have reached; `last`: what they found
         before it. Raises RefusedError if the log ends before the position, or is another one, and the errors of
-        `plan_batch`."""
-        listing = list_segments(options.path, options.segment_size)
+        `survey` and `plan_surveyed`."""
+        listing, log_end = survey(options.path, options.segment_size, clock=clock)
         if last is not None and is_same(listing, last) is False:
             raise RefusedError(other_log(options.path, position))
         options = replace(options, start=first_offset(options, position))
         try:
-            splits = plan_batch(options, Bounds(start_ms=options.start_ms, end_ms=options.end_ms), clock=clock)
+            bounds = Bounds(start_ms=options.start_ms, end_ms=options.end_ms)
+            splits = plan_surveyed(options, bounds, listing, log_end)
         except StartPastEndError:
             if options.start == position:
                 raise RefusedError(past_end(options.path, position)) from None

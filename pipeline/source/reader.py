@@ -37,10 +37,18 @@ class LogPartition(InputPartition):
 
 
 def plan_batch(options: ReadOptions, bounds: Bounds, *, clock: Clock = SYSTEM_CLOCK) -> Sequence[Split]:
-    """The splits of one query, without those that cannot hold a row of it: offsets exclude splits without opening
-    them, store times after reading a few records. Raises the errors of `survey`, and DataLossError: also if a
-    location holds no segment, a degraded mount may leave out the beginning, or the last segment is truncated."""
+    """The splits of one query: `plan_surveyed` for the log as it is now. Raises the errors of `survey`, too."""
     listing, log_end = survey(options.path, options.segment_size, clock=clock)
+    return plan_surveyed(options, bounds, listing, log_end)
+
+
+def plan_surveyed(options: ReadOptions, bounds: Bounds, listing: LogListing, log_end: int) -> Sequence[Split]:
+    """The splits of one query, without those that cannot hold a row of it: offsets exclude splits without opening
+    them, store times after reading a few records.
+
+    `listing`, `log_end`: as from `survey`. Raises StartPastEndError, and DataLossError: also if a location holds no
+    segment, a degraded mount may leave out the beginning, or the last segment is truncated.
+    """
     require_places(listing, fail=options.fail_on_data_loss)
     require_beginning(listing, fail=options.fail_on_data_loss and options.start is Edge.EARLIEST)
     start, end = _offsets(options, listing, log_end)
