@@ -710,10 +710,8 @@ class DiskLifeModel(RuleBasedStateMachine):
             self.refused("replace", member.number, path, why="on the same filesystem")
         elif self.newest_is_away:
             self.refused("replace", member.number, path, why="newest-segment-missing")
-        elif not self.others_take_segments(member):
-            self.refused("replace", member.number, path, why="no other disk takes new segments")
-        else:
-            member.drain = "copy"
+        else:  # also if no other disk takes new segments: the new one does
+            member.drain = member.drain or "copy"
 
             def command(is_joined: Callable[[Any], bool]) -> None:
                 with self.life.dying_at(death):
