@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from commitlogfs.bench.rocketmq.artifacts import Distribution
+from commitlogfs.bench.rocketmq.config import properties
 from commitlogfs.bench.rocketmq.errors import WorkloadFailedError
 from commitlogfs.bench.rocketmq.process import java_command
 from commitlogfs.bench.rocketmq.workload import CLIENT_JVM
@@ -32,10 +33,7 @@ class StoreRun:
             str(self.root),
             str(self.count),
             str(self.seed),
-            *(
-                f"{key}={str(value).lower() if isinstance(value, bool) else value}"
-                for key, value in self.settings.items()
-            ),
+            *properties(self.settings),
         ]
 
 
