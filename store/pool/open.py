@@ -335,9 +335,8 @@ def _remove_source(pool: Pool, source: Segment, copy: Segment, *, dry_run: bool)
     """Whether the source no longer has its name, and a line for it. Raises OSError."""
     disk, where, name = pool.disk_of(source), pool.disk_of(copy), source.name.decode()
     damaged, of_copy = source_of(disk.number, unpack(source.attributes)), read_record(where.dirfd, copy.name)
-    if may_lack_content(of_copy, damaged) and lacks_content(of_copy, read_record(disk.dirfd, source.name)):
-        return False, f"kept {name}, which is needed"
-    if is_open_elsewhere(disk.dirfd, source.name):
+    lacks = may_lack_content(of_copy, damaged) and lacks_content(of_copy, read_record(disk.dirfd, source.name))
+    if lacks or is_open_elsewhere(disk.dirfd, source.name):
         return False, f"kept {name}, which is needed"
     is_damaged = is_repair_of(where.dirfd, copy.name, copy.ino, damaged)
     if not dry_run:
