@@ -1,11 +1,11 @@
 """A rotten segment is repaired from a slave's directory while consumers read it."""
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
+from support.broker_load import repeated
 from support.brokers import IDLE_S, Stand, check_all, send_all, slave_of, wait_until
 from support.checksums import backing
 from support.pools import MIB
@@ -22,33 +22,6 @@ ROTTEN = 2
 """Segment, of about eight."""
 IN_BODY = 300
 """Position in a record."""
-
-
-class Consumers(threading.Thread):
-    """Read all messages from the first one on, again and again, until they have to end."""
-
-    def __init__(self, read: Callable[[], ConsumeResult]) -> None:
-        super().__init__()
-        self._read = read
-        self._is_wanted = True
-        self.seen: list[ConsumeResult] = []
-
-    def run(self) -> None:
-        while self._is_wanted:
-            self.seen.append(self._read())
-
-    def __enter__(self) -> "Consumers":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_wanted = False
-        self.join()
-
-    def read_all_again(self) -> None:
-        """Wait for a pass that begins now."""
-        passes = len(self.seen)
-        wait_until(lambda: len(self.seen) >= passes + 2, "another pass of the consumers")
 
 
 def test_every_message_is_right_after_a_repair(
@@ -85,19 +58,26 @@ def test_every_message_is_right_after_a_repair(
                 idle_timeout_s=IDLE_S,
                 check=False,
             )
-            with Consumers(read) as consumers:
-                consumers.read_all_again()
+            seen: list[ConsumeResult] = []
+
+            def read_all_again() -> None:
+                """Wait for a pass of the consumers that begins now."""
+                passes = len(seen)
+                wait_until(lambda: len(seen) >= passes + 2, "another pass of the consumers")
+
+            with repeated(lambda: seen.append(read()), pause_s=0.0):
+                read_all_again()
                 flip(backing(pool, ROTTEN), place)
                 assert scrub(pool).keys() == {name}
-                consumers.read_all_again()
+                read_all_again()
                 restore(pool, "--from", copies)
                 assert (pool.mountpoint / name).read_bytes() == right
-                consumers.read_all_again()
+                read_all_again()
             assert scrub(pool) == {}
-            assert {one.skipped for one in consumers.seen} == {0}
-            assert consumers.seen[0].corrupted == 0
-            assert consumers.seen[-1].corrupted == 1
-            assert {one.distinct + one.corrupted for one in consumers.seen} == {MESSAGES}
+            assert {one.skipped for one in seen} == {0}
+            assert seen[0].corrupted == 0
+            assert seen[-1].corrupted == 1
+            assert {one.distinct + one.corrupted for one in seen} == {MESSAGES}
         master.kill()
         master.start()
         check_all(newest, stand.names, "Repaired", sent)

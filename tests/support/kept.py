@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from support.pools import PoolMount
 from support.processes import has_ended
-from support.waiting import eventually
+from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.console.errors import UnreachableError
 
@@ -44,6 +44,13 @@ class KeptMount:
         os.kill(self.pool.daemon.pid, signal.SIGCONT)
         eventually(lambda: self._ready_count() > seen, shown=self.pool.log_path.read_text)
         self.daemon = self._daemon_pid()
+
+    def end(self) -> None:
+        """Unmount; the keeper ends with it."""
+        assert self.pool.cli("umount", self.pool.mountpoint).status == 0
+        assert self.pool.daemon is not None
+        self.pool.daemon.wait(PATIENCE_S)
+        self.pool.daemon = None
 
     def replace(self) -> None:
         """Kill the daemon; returns when the next one is ready."""

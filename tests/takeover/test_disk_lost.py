@@ -32,15 +32,6 @@ def hide(pool: PoolMount, index: int) -> Path:
     return hidden
 
 
-def end(kept: KeptMount) -> None:
-    """Unmount; the keeper ends with it."""
-    pool = kept.pool
-    assert pool.cli("umount", pool.mountpoint).status == 0
-    assert pool.daemon is not None
-    pool.daemon.wait(PATIENCE_S)
-    pool.daemon = None
-
-
 def give_up(pool: PoolMount, disk: object, *options: str) -> str:
     ran = pool.cli("disk", "remove", disk, pool.config, "--lost", *options)
     assert ran.status == 0, ran.err
@@ -76,7 +67,7 @@ def kept(keep: Callable[..., KeptMount]) -> KeptMount:
 def test_the_newest_segment_is_lost_while_nothing_is_mounted(kept: KeptMount) -> None:
     """A machine that boots without the disk: no mount is possible until it is given up."""
     pool = kept.pool
-    end(kept)
+    kept.end()
     hidden = hide(pool, 2)
     refused = pool.cli("mount", pool.config)
     assert refused.status == 4
@@ -128,7 +119,7 @@ def test_a_given_up_disk_returns_with_a_newer_list_of_members(keep: Callable[...
     for _ in range(2):
         assert pool.cli("disk", "cordon", 2, pool.name).status == 0
         assert pool.cli("disk", "uncordon", 2, pool.name).status == 0
-    end(kept)
+    kept.end()
     hidden = hide(pool, 0)
     lost, left = pool.disks
     pool.disk_settings = {}
@@ -137,7 +128,7 @@ def test_a_given_up_disk_returns_with_a_newer_list_of_members(keep: Callable[...
     pool.disks = [left]
     kept.start()
     pool.make_segments(range(9, 12))
-    end(kept)
+    kept.end()
     hidden.rename(lost)
     pool.disks = [lost, left]
     pool.settings["on_missing"] = '"degraded"'
@@ -158,7 +149,7 @@ def test_a_given_up_disk_returns_with_a_newer_list_of_members(keep: Callable[...
 def test_a_missing_disk_of_a_degraded_mount(kept: KeptMount) -> None:
     pool = kept.pool
     pool.make_segments([9, 10])
-    end(kept)
+    kept.end()
     hide(pool, 2)
     pool.settings["on_missing"] = '"degraded"'
     pool.start("--watchdog", "0")
@@ -274,7 +265,7 @@ def test_a_mount_is_made_while_the_operator_is_asked(kept: KeptMount) -> None:
     """The question keeps no lock. The answer comes too late then: only the daemon can give the disk up."""
     pool = kept.pool
     pool.make_segments([9, 10])
-    end(kept)
+    kept.end()
     hide(pool, 2)
     pool.settings["on_missing"] = '"degraded"'
     pool.write_config()
@@ -292,7 +283,7 @@ def test_a_mount_is_made_while_the_operator_is_asked(kept: KeptMount) -> None:
 @pytest.mark.full
 def test_the_loss_becomes_larger_while_the_operator_is_asked(kept: KeptMount) -> None:
     pool = kept.pool
-    end(kept)
+    kept.end()
     hide(pool, 2)
     before = pool.config.read_text()
     with terminal(pool, "disk", "remove", 3, pool.config, "--lost") as command:
@@ -308,7 +299,7 @@ def test_the_loss_becomes_larger_while_the_operator_is_asked(kept: KeptMount) ->
 @pytest.mark.full
 def test_the_file_of_a_global_option_is_used(kept: KeptMount) -> None:
     pool = kept.pool
-    end(kept)
+    kept.end()
     hide(pool, 2)
     ran = run_cli("--config", pool.config, "disk", "remove", 3, "--lost", "--yes", env=pool.env)
     assert ran.status == 0, ran.err
@@ -362,7 +353,7 @@ def test_the_source_of_a_lost_copy_is_the_segment_again(kept: KeptMount, is_moun
 
 def test_another_gap_still_refuses_a_mount(kept: KeptMount) -> None:
     pool = kept.pool
-    end(kept)
+    kept.end()
     hide(pool, 2)
     give_up(pool, 3, "--yes")
     (pool.disks[0] / pool.path(3).name).unlink()
@@ -385,7 +376,7 @@ def test_a_disk_that_works_is_not_given_up(kept: KeptMount) -> None:
         "is draining, not lost; wait until it is empty and use `disk remove`, or detach it if it is dead" in ran.err
     )
     assert pool.cli("disk", "cancel", 1, pool.name).status == 0
-    end(kept)
+    kept.end()
     ran = pool.cli("disk", "remove", 1, pool.config, "--lost", "--yes")
     assert ran.status == 4
     assert f"{pool.disks[0]}: is there and can be read, so it is not lost" in ran.err
@@ -394,7 +385,7 @@ def test_a_disk_that_works_is_not_given_up(kept: KeptMount) -> None:
 
 def test_nobody_is_asked_without_a_terminal(kept: KeptMount) -> None:
     pool = kept.pool
-    end(kept)
+    kept.end()
     hide(pool, 2)
     ran = pool.cli("disk", "remove", 3, pool.config, "--lost")
     assert ran.status == 2
@@ -408,7 +399,7 @@ def test_nobody_is_asked_without_a_terminal(kept: KeptMount) -> None:
 def test_repeated_after_the_configuration_was_changed(kept: KeptMount) -> None:
     """As by a command that was killed before the disks recorded the change."""
     pool = kept.pool
-    end(kept)
+    kept.end()
     hide(pool, 2)
     lost = pool.disks[2]
     pool.disks = pool.disks[:2]
@@ -423,7 +414,7 @@ def test_a_loss_that_no_disk_records_leaves_the_configuration(
     kept: KeptMount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = kept.pool
-    end(kept)
+    kept.end()
     hide(pool, 2)
     before = pool.config.read_bytes()
 
@@ -444,14 +435,14 @@ def test_a_loss_that_no_disk_records_leaves_the_configuration(
 def test_a_disk_that_lies_at_the_path_of_the_lost_one_stays(kept: KeptMount, is_mounted: bool) -> None:
     """The entry of the configuration is its own by now."""
     pool = kept.pool
-    end(kept)
+    kept.end()
     hide(pool, 1)
     pool.disks[2].rename(pool.disks[1])
     pool.disks = pool.disks[:2]
     pool.settings["on_missing"] = '"degraded"'
     pool.start("--watchdog", "0")
     if not is_mounted:
-        end(kept)
+        kept.end()
     give_up(pool, 2, "--yes")
     assert str(pool.disks[1]) in pool.config.read_text()
     if not is_mounted:
@@ -463,7 +454,7 @@ def test_a_disk_that_lies_at_the_path_of_the_lost_one_stays(kept: KeptMount, is_
 def test_no_disk_joins_at_the_path_of_another_one(kept: KeptMount) -> None:
     """One entry of the configuration would stand for both."""
     pool = kept.pool
-    end(kept)
+    kept.end()
     hide(pool, 1)
     pool.disks[1].mkdir()
     pool.settings["on_missing"] = '"degraded"'
@@ -485,7 +476,7 @@ def test_no_disk_joins_at_the_path_of_another_one(kept: KeptMount) -> None:
 def test_a_disk_that_dies_at_another_path_is_given_up(kept: KeptMount, is_mounted: bool) -> None:
     """As after docs/runbooks/other-machine.md: all disks have other paths than when they joined."""
     pool = kept.pool
-    end(kept)
+    kept.end()
     former, pool.disks = pool.disks, [disk.with_name(f"other-{disk.name}") for disk in pool.disks]
     for disk, there in zip(former, pool.disks, strict=True):
         disk.rename(there)
@@ -494,7 +485,7 @@ def test_a_disk_that_dies_at_another_path_is_given_up(kept: KeptMount, is_mounte
     eventually(lambda: paths_on_record(pool.disks[0]) == list(map(str, pool.disks)))
     lost = pool.disks[1]
     if not is_mounted:
-        end(kept)
+        kept.end()
     hide(pool, 1)
     if is_mounted:
         kept.await_handover()
@@ -517,7 +508,7 @@ def test_a_disk_that_dies_at_another_path_is_given_up(kept: KeptMount, is_mounte
 def test_disks_that_have_exchanged_their_paths(kept: KeptMount) -> None:
     """The path of one that has left is free for another disk."""
     pool = kept.pool
-    end(kept)
+    kept.end()
     there = hide(pool, 0)
     pool.disks[1].rename(pool.disks[0])
     there.rename(pool.disks[1])
@@ -610,7 +601,7 @@ def test_of_two_missing_disks_the_loss_names_the_other_one(
     pool = kept.pool
     pool.make_segments(range(17))  # the newest is on the first disk
     if not is_mounted:
-        end(kept)
+        kept.end()
     hide(pool, 1)
     other = hide(pool, 2)
     if is_mounted:

@@ -99,10 +99,7 @@ def test_the_damaged_file_outlives_daemons_and_mounts(filled: KeptMount, slave: 
             assert mapping[PAGE:] == content(pool, INDEX)[PAGE:]  # memory may have the first page as it was
     filled.change("kill")
     require_repaired(pool)
-    assert pool.cli("umount", pool.mountpoint).status == 0
-    assert pool.daemon is not None
-    pool.daemon.wait(PATIENCE_S)
-    pool.daemon = None
+    filled.end()
     findings = pool.cli("check", pool.config, "--json").json()["findings"]
     assert [(one["code"], one["severity"]) for one in findings if one["code"] == "set-aside"] == [
         ("set-aside", "note")

@@ -102,15 +102,6 @@ def restore(pool: PoolMount, *options: object, status: int = 0) -> str:
     return ran.out + ran.err
 
 
-def end(kept: KeptMount) -> None:
-    """Unmount; the keeper ends with it."""
-    pool = kept.pool
-    assert pool.cli("umount", pool.mountpoint).status == 0
-    assert pool.daemon is not None
-    pool.daemon.wait(PATIENCE_S)
-    pool.daemon = None
-
-
 @contextmanager
 def spawned(pool: PoolMount, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     command = [*COMMAND, *map(str, arguments)]
@@ -169,7 +160,7 @@ def test_an_accepted_loss_is_closed_from_a_slave(kept: KeptMount, slave: Path) -
     """A dead disk is given up, and what it held comes back."""
     pool = kept.pool
     gone = pool.disks[1]
-    end(kept)
+    kept.end()
     gone.rename(gone.with_name(f"{gone.name}.hidden"))
     given_up = pool.cli("disk", "remove", 2, pool.config, "--lost", "--yes")
     assert given_up.status == 0, given_up.err
@@ -194,7 +185,7 @@ def test_an_accepted_loss_is_closed_from_a_slave(kept: KeptMount, slave: Path) -
 def test_a_restored_segment_that_is_lost_again_is_no_accepted_loss(kept: KeptMount, slave: Path) -> None:
     pool = kept.pool
     gone = pool.disks[1]
-    end(kept)
+    kept.end()
     gone.rename(gone.with_name(f"{gone.name}.hidden"))
     assert pool.cli("disk", "remove", 2, pool.config, "--lost", "--yes").status == 0
     pool.disks = [disk for disk in pool.disks if disk != gone]
@@ -202,7 +193,7 @@ def test_a_restored_segment_that_is_lost_again_is_no_accepted_loss(kept: KeptMou
     (slave / f"{7 * MIB:020d}").unlink()
     restore(pool, "--from", slave, status=1)
     eventually(lambda: all(lost_runs(disk) == [[[7, 1, 1, 1]]] for disk in pool.disks))
-    end(kept)
+    kept.end()
     (lost,) = files_of(pool, 4)
     lost.unlink()
     ran = pool.cli("check", pool.config, "--json")
@@ -223,7 +214,7 @@ def test_a_missing_disk_may_hold_the_segments(keep: Callable[..., KeptMount], sl
     pool.make_segments(range(9))
     gone = pool.disks[1]
     hidden = gone.with_name(f"{gone.name}.hidden")
-    end(kept)
+    kept.end()
     gone.rename(hidden)
     pool.start("--watchdog", "0")
     out = restore(pool, "--from", slave, status=4)
@@ -643,10 +634,7 @@ def test_a_wrong_uri_is_named_without_its_keys(holed: PoolMount, place: str, sai
 def test_a_given_up_disk_that_had_the_newest_segment_fills_its_gaps(kept: KeptMount) -> None:
     """The broker has given the log offsets of its newest segment to other messages. Those stay."""
     pool = kept.pool
-    assert pool.cli("umount", pool.mountpoint).status == 0
-    assert pool.daemon is not None
-    pool.daemon.wait(PATIENCE_S)
-    pool.daemon = None
+    kept.end()
     *pool.disks, lost = pool.disks
     old = lost.with_name("old")
     lost.rename(old)
