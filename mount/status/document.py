@@ -167,7 +167,12 @@ class StatusReport:
                 "generation": log.membership.generation,
                 "lagging": [disk.path for disk in log.lagging()],
                 "given_up": [
-                    {"number": loss.number, "path": loss.path, "since": loss.since_s}
+                    {
+                        "number": loss.number,
+                        "path": loss.path,
+                        "since": loss.since_s,
+                        "runs": [asdict(run) for run in loss.runs],
+                    }
                     for loss in log.membership.losses
                 ],
             },

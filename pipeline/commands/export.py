@@ -365,9 +365,9 @@ def _follow(
                 _show_exported(result)
                 missing = result.lost, result.kept, result.not_served
                 has_findings |= any(missing)
-                if missing != shown:
+                if shown != (missing, result.accepted):
                     _show_missing(result)
-                shown = missing
+                shown = missing, result.accepted
             if number % _ROUNDS_PER_HINT == 0:
                 _show_sizes(tables.sizes())
             if stop.wait(max(0.0, began + interval_s - clock.monotonic())):
@@ -383,6 +383,8 @@ def _follow(
 
 
 def _show_plan(plan: "ExportPlan", *, as_json: bool) -> None:
+    from commitlogfs.pipeline.log.losses import accepted_lines
+
     if wants_json(as_json):
         common.show_json(plan.as_json())
         return
@@ -393,6 +395,8 @@ def _show_plan(plan: "ExportPlan", *, as_json: bool) -> None:
     _show_removed(plan.removed, "would be removed")
     for start, end in plan.todo:
         common.show(f"{start}-{end}")
+    for line in accepted_lines(plan.accepted):
+        common.say(line)
     for one in plan.kept:
         common.complain(f"would not be replaced: {_kept(one)}")
 
@@ -442,10 +446,14 @@ def _show_exported(result: "ExportResult") -> None:
 
 
 def _show_missing(result: "ExportResult") -> None:
+    from commitlogfs.pipeline.log.losses import accepted_lines
+
     for omission in result.not_served:
         common.complain(f"missing: {omission}")
     for start, end in result.lost:
         common.complain(f"lost: log offsets {start} to {end} are not in the log")
+    for line in accepted_lines(result.accepted):
+        common.say(line)
     for one in result.kept:
         common.complain(f"not replaced: {_kept(one)}")
 

@@ -95,6 +95,7 @@ def _parse_keys(text: str) -> tuple[GroupKey, ...]:
 
 def _show(found: "LogStats | GroupedStats") -> None:
     from commitlogfs.pipeline.jobs.stats import LogStats
+    from commitlogfs.pipeline.log.losses import accepted_lines
 
     if isinstance(found, LogStats):
         _show_table(found, common.data_console())
@@ -110,6 +111,8 @@ def _show(found: "LogStats | GroupedStats") -> None:
         common.complain(f"missing: {omission}")
     for start, end in found.missing:
         common.complain(f"missing: log offsets {start} to {end} (no segment holds them)")
+    for line in accepted_lines(found.accepted):
+        common.say(line)
     common.complain_of(found.damages)
 
 

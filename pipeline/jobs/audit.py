@@ -27,7 +27,7 @@ from commitlogfs.pipeline.jobs.findings import Findings, Kind
 from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 from commitlogfs.pipeline.log.errors import SegmentGoneError
-from commitlogfs.pipeline.log.losses import missing_ranges, require_log
+from commitlogfs.pipeline.log.losses import accepted_lines, missing_ranges, require_log, sort_missing
 from commitlogfs.pipeline.log.segments import LogListing, SegmentFile, list_with_twins
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, plan_splits
 from commitlogfs.pipeline.log.tail import find_end
@@ -175,8 +175,10 @@ def _add_listing_findings(
     clock: Clock,
 ) -> None:
     findings, notes = report.findings, report.notes
-    for end, begin in listing.gaps:
+    gaps = sort_missing(listing, listing.gaps)
+    for end, begin in gaps.lost:
         findings.add(Kind.GAP, end, f"{end:020d}", f"{begin - end:,} bytes, up to log offset {begin}")
+    notes.extend(accepted_lines(gaps.accepted))
     missing = missing_ranges(listing, end_offset, expected_end(listing, end_offset))
     for start, stop in missing:
         findings.add(Kind.CUT_SHORT, start, f"{start:020d}", f"its last {stop - start:,} bytes are not there")

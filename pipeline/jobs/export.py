@@ -40,12 +40,14 @@ from commitlogfs.pipeline.log.errors import LocationError, OptionError, Pipeline
 from commitlogfs.pipeline.log.identity import Fingerprint, fingerprints_of_range, first_difference, is_same
 from commitlogfs.pipeline.log.losses import (
     DataLossError,
+    Missing,
     missing_ranges,
     not_served,
     require_beginning,
     require_complete,
     require_log,
     require_places,
+    sort_missing,
 )
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.seek import first_place, narrow_by_time, survey
@@ -138,6 +140,8 @@ class ExportPlan:
     """Finished ranges of another log, which `replace` removes first."""
     lost: tuple[Range, ...]
     """Ranges that are neither exported nor in the log; empty with failOnDataLoss."""
+    accepted: tuple[Range, ...]
+    """Ranges that are neither, but accepted losses."""
     kept: tuple[KeptRange, ...]
     """Ranges that should be replaced, but are incomplete in the log."""
     not_served: tuple[str, ...] = ()
@@ -157,6 +161,7 @@ class ExportPlan:
             "ranges_finished_before": len(self.before),
             "removed": [_range_json(one) for one in self.removed],
             "lost": [{"start_offset": start, "end_offset": end} for start, end in self.lost],
+            "accepted_losses": [{"start_offset": start, "end_offset": end} for start, end in self.accepted],
             "kept": [one.as_json() for one in self.kept],
             "not_served": list(self.not_served),
         }
@@ -172,6 +177,7 @@ class ExportResult:
     end_offset: int
     lost: tuple[Range, ...]
     kept: tuple[KeptRange, ...]
+    accepted: tuple[Range, ...] = ()
     removed: tuple[FinishedRange, ...] = ()
     """Ranges of another log that were in the output."""
     not_served: tuple[str, ...] = ()
@@ -204,6 +210,7 @@ class ExportResult:
             "removed": [_range_json(one) for one in self.removed],
             "damages": [asdict(damage) for damage in self.damages],
             "lost": [{"start_offset": start, "end_offset": end} for start, end in self.lost],
+            "accepted_losses": [{"start_offset": start, "end_offset": end} for start, end in self.accepted],
             "kept": [one.as_json() for one in self.kept],
             "not_served": list(self.not_served),
         }
@@ -247,7 +254,7 @@ def plan_export(
     _require_no_cut(request, read, before, log_end)
     from_beginning = read.start is Edge.EARLIEST and bool(requested) and requested[0][0] == listing.begin_offset
     require_beginning(listing, fail=read.fail_on_data_loss and from_beginning)
-    lost = _lost_ranges(read, listing, [*requested, *_missing_end(read, listing, log_end)])
+    missing = _missing(read, listing, [*requested, *_missing_end(read, listing, log_end)])
     todo = [piece for one in requested for piece in _cut(listing, *one, _range_size(request, read, cores))]
     kept: list[KeptRange] = []
     if request.replace:
@@ -264,7 +271,8 @@ def plan_export(
         todo=tuple(sorted(todo)),
         before=tuple(before),
         removed=tuple(removed),
-        lost=tuple(lost),
+        lost=missing.lost,
+        accepted=missing.accepted,
         kept=tuple(kept),
         not_served=not_served(listing) if from_beginning else (),
     )
@@ -311,6 +319,7 @@ def export(
         end_offset=plan.end_offset,
         lost=(*plan.lost, *run.lost),
         kept=(*plan.kept, *run.kept),
+        accepted=plan.accepted,
         removed=plan.removed,
         not_served=plan.not_served,
     )
@@ -454,13 +463,14 @@ def _missing_end(read: ReadOptions, listing: LogListing, log_end: int) -> list[R
     return [(log_end, end)] if read.start is not Edge.LATEST and end > log_end else []
 
 
-def _lost_ranges(read: ReadOptions, listing: LogListing, ranges: Iterable[Range]) -> list[Range]:
-    """The parts of `ranges` that the log does not hold. With failOnDataLoss it raises DataLossError instead."""
-    lost = []
+def _missing(read: ReadOptions, listing: LogListing, ranges: Iterable[Range]) -> Missing:
+    """The parts of `ranges` that the log does not hold. With failOnDataLoss, any that is no accepted loss raises
+    DataLossError."""
+    found: list[Range] = []
     for one in ranges:
         require_complete(listing, *one, fail=read.fail_on_data_loss, warn=False)
-        lost += missing_ranges(listing, *one)
-    return lost
+        found += missing_ranges(listing, *one)
+    return sort_missing(listing, found)
 
 
 def _require_outside(output: str, listing: LogListing) -> None:

@@ -30,7 +30,7 @@ from commitlogfs.pipeline.jobs.progress import OnProgress, show_progress
 from commitlogfs.pipeline.jobs.rebuild_tasks import IndexFileWritten, Item, Place, SplitSummary
 from commitlogfs.pipeline.jobs.worker_errors import worker_errors
 from commitlogfs.pipeline.log.errors import OutputError, PipelineError, output_errors
-from commitlogfs.pipeline.log.losses import missing_log, missing_ranges, not_served, require_places
+from commitlogfs.pipeline.log.losses import missing_log, missing_ranges, not_served, require_places, sort_missing
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.segments import LogListing, list_segments
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
@@ -175,9 +175,11 @@ def _require_possible(
     require_places(listing, fail=mode is DamageMode.FAILFAST, tolerant="mode=PERMISSIVE")
     if listing.gaps and mode is DamageMode.FAILFAST:
         end, begin = listing.gaps[0]
+        is_lost = bool(sort_missing(listing, [(end, begin)]).lost)
+        remedy = "mount the missing disk, or rebuild" if is_lost else "its disk was given up: rebuild"
         raise RebuildRefusedError(
             f"{log}: no segment holds log offsets {end} to {begin}, and entries after a gap get wrong positions; "
-            "mount the missing disk, or rebuild the rest with mode=PERMISSIVE"
+            f"{remedy} the rest with mode=PERMISSIVE"
         )
     if listing.may_lack_beginning and mode is DamageMode.FAILFAST:
         raise RebuildRefusedError(

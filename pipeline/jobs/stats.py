@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from commitlogfs.pipeline.arrays.java_text import well_formed_text
-from commitlogfs.pipeline.log.losses import missing_ranges, not_served, require_log, require_places
+from commitlogfs.pipeline.log.losses import missing_ranges, not_served, require_log, require_places, sort_missing
 from commitlogfs.pipeline.log.scanner import Damage, DamageMode
 from commitlogfs.pipeline.log.seek import survey
 from commitlogfs.pipeline.log.splits import DEFAULT_SPLIT_BYTES, Split, plan_splits
@@ -82,6 +82,8 @@ class CountedLog:
     """Skipped ranges; always empty with FAILFAST."""
     missing: tuple[tuple[int, int], ...]
     """Ranges of log offsets in gaps, or after a truncated last segment."""
+    accepted: tuple[tuple[int, int], ...] = ()
+    """Ranges in gaps that are accepted losses."""
     not_served: tuple[str, ...] = ()
     """One line for each disk and segment that a degraded mount leaves out."""
 
@@ -93,6 +95,7 @@ class CountedLog:
             "end_offset": self.end_offset,
             "damages": [asdict(damage) for damage in self.damages],
             "missing": [{"start_offset": start, "end_offset": end} for start, end in self.missing],
+            "accepted_losses": [{"start_offset": start, "end_offset": end} for start, end in self.accepted],
             "not_served": list(self.not_served),
         }
 
@@ -215,13 +218,15 @@ def _counted(
             for part in numbers.mapPartitions(count).collect():
                 tally.merge(part)
     begin = listing.begin_offset
+    missing = sort_missing(listing, missing_ranges(listing, begin, expected_end(listing, end)))
     counted = {
         "log": log,
         "segments": len({split.segment.base_offset for split in splits}),
         "start_offset": begin,
         "end_offset": end,
         "damages": tuple(sorted(tally.damages, key=lambda damage: damage.offset)),
-        "missing": tuple(missing_ranges(listing, begin, expected_end(listing, end))),
+        "missing": missing.lost,
+        "accepted": missing.accepted,
         "not_served": not_served(listing),
     }
     return counted, tally

@@ -1,13 +1,20 @@
 """Which parts of a range of the log are missing, permanently or at the moment."""
 
 import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from commitlogfs.console.exit_status import ExitCode
+from commitlogfs.console.formatting import count_of
 from commitlogfs.pipeline.log.errors import LocationError, PipelineError
 from commitlogfs.pipeline.log.segments import LogListing
 from commitlogfs.store.gaps import uncovered
 
 _logger = logging.getLogger(__name__)
+
+_SHOWN: Final = 5
+"""Accepted losses that are named one by one."""
 
 
 class DataLossError(PipelineError):
@@ -21,9 +28,53 @@ def missing_ranges(listing: LogListing, start: int, end: int) -> list[tuple[int,
     return uncovered(start, end, ((one.base_offset, one.end_offset) for one in listing.segments))
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Missing ranges [start, end), in ascending order."""
+
+    lost: tuple[tuple[int, int], ...]
+    """Nobody knows why, or the log's beginning was deleted."""
+    accepted: tuple[tuple[int, int], ...]
+    """Their disk was given up: an operator has accepted that."""
+
+
+def sort_missing(listing: LogListing, ranges: Iterable[tuple[int, int]]) -> Missing:
+    """Says which parts of these `missing_ranges` are accepted losses."""
+    lost: list[tuple[int, int]] = []
+    accepted: list[tuple[int, int]] = []
+    present = {one.base_offset for one in listing.segments}
+    for start, end in ranges:
+        if listing.accepted is not None:
+            size = listing.accepted.segment_size
+            for base in range(start // size * size, end, size):
+                if base not in present and listing.accepted.covers(base):
+                    _append(accepted, max(start, base), min(end, base + size))
+        lost += uncovered(start, end, accepted)
+    return Missing(tuple(lost), tuple(accepted))
+
+
+def _append(ranges: list[tuple[int, int]], start: int, end: int) -> None:
+    """Adds a range that is not before the last one."""
+    if ranges and ranges[-1][1] == start:
+        ranges[-1] = ranges[-1][0], end
+    else:
+        ranges.append((start, end))
+
+
+def accepted_lines(accepted: Sequence[tuple[int, int]]) -> list[str]:
+    """A line for each accepted loss, few in all."""
+    lines = [f"log offsets {start} to {end} (their disk was given up)" for start, end in accepted[:_SHOWN]]
+    rest = accepted[_SHOWN:]
+    if rest:
+        lines.append(f"{count_of(len(rest), 'more range')} up to log offset {rest[-1][1]}")
+    return [f"accepted loss: {line}" for line in lines]
+
+
 def require_complete(listing: LogListing, start: int, end: int, *, fail: bool, warn: bool = True) -> None:
-    """Checks that segments cover [start, end). `fail`: raise DataLossError if not; `warn`: else log a warning."""
-    for lost_from, lost_to in missing_ranges(listing, start, end):
+    """Checks that segments cover [start, end). `fail`: raise DataLossError if not; `warn`: else log a warning.
+    Accepted losses are only logged."""
+    missing = sort_missing(listing, missing_ranges(listing, start, end))
+    for lost_from, lost_to in missing.lost:
         where = _describe(listing, lost_from, lost_to)
         if fail:
             raise DataLossError(
@@ -34,6 +85,8 @@ def require_complete(listing: LogListing, start: int, end: int, *, fail: bool, w
             _logger.warning(
                 "lost: log offsets %d to %d (%d bytes): %s", lost_from, lost_to, lost_to - lost_from, where
             )
+    for line in accepted_lines(missing.accepted) if warn else ():
+        _logger.warning("%s", line)
 
 
 def require_places(listing: LogListing, *, fail: bool, tolerant: str = "failOnDataLoss=false") -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from commitlogfs.pipeline.log.errors import DuplicateSegmentError, LocationError, SegmentGoneError
 from commitlogfs.pipeline.log.locations import absolute_place, is_uri, local_path, split_places
-from commitlogfs.pipeline.log.mount_status import MOUNT_STATUS, NotServed, find_not_served
+from commitlogfs.pipeline.log.mount_status import MOUNT_STATUS, AcceptedLosses, NotServed, latest, read_told
 from commitlogfs.store.broker_store import COMMITLOG
 from commitlogfs.store.gaps import uncovered
 from commitlogfs.store.layout import XATTR_IDENTITY
@@ -53,6 +53,8 @@ class LogListing:
     """Locations without a segment that are neither a mount nor a disk of a pool: their disk may not be mounted."""
     not_served: tuple[NotServed, ...] = ()
     """Disks and segments that degraded mounts among the locations do not serve."""
+    accepted: AcceptedLosses | None = None
+    """Lost segments whose gaps an operator has accepted."""
 
     @property
     def begin_offset(self) -> int:
@@ -127,8 +129,11 @@ def list_with_twins(
     twins: list[tuple[SegmentFile, SegmentFile]] = []
     empty: list[str] = []
     not_served: list[NotServed] = []
+    accepted: list[AcceptedLosses] = []
     for place in map(absolute_place, places):
-        not_served += find_not_served(place)
+        told = read_told(place)
+        not_served += told.not_served
+        accepted += [] if told.accepted is None else [told.accepted]
         listed = _list_uri(place) if is_uri(place) else _list_directory(place)
         for segment in listed.segments:
             other = found.setdefault(segment.base_offset, segment)
@@ -143,7 +148,7 @@ def list_with_twins(
             empty.append(place)
     segments = tuple(found[offset] for offset in sorted(found))
     size = segment_size or max((one.size for one in segments), default=0)
-    listing = LogListing(size, segments, tuple(empty), tuple(not_served))
+    listing = LogListing(size, segments, tuple(empty), tuple(not_served), latest(accepted))
     return _checked(listing, path), twins
 
 

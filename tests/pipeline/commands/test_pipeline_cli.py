@@ -306,6 +306,7 @@ def test_plans_are_json_documents(run: Run, tmp_path: Path) -> None:
     assert 0 < end < size
     assert planned == {
         **{"output": "out", "end_offset": end, "bytes": end, "ranges_finished_before": 0, "lost": [], "kept": []},
+        "accepted_losses": [],
         **{"not_served": [], "removed": []},
         "ranges": [{"start_offset": 0, "end_offset": end}],
     }

@@ -261,3 +261,52 @@ def test_the_oldest_segment_of_a_wrong_size_is_reported(make_pool: Callable[...,
         planned(str(pool.mountpoint))
     pool.path(1).unlink()  # as a broker does with its oldest segment
     assert planned(str(pool.mountpoint), startingOffsets=str(2 * SEGMENT))
+
+
+def pipeline(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "commitlogfs.pipeline", "--json", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_loss_that_was_accepted_is_a_note_for_the_statistics_and_the_export(
+    make_pool: Callable[..., PoolMount], spark: SparkSession, tmp_path: Path
+) -> None:
+    """Through the mount and through its bare disks; a further gap is an error again."""
+    pool = make_pool(3, segment_size=SEGMENT)
+    body = bytes(50_000)
+    log = write_log(pool.workdir / "source", SEGMENT, [message(number, body=body) for number in range(115)])
+    pool.start()
+    store(pool, log, range(6))
+    place_of_gone = pool.disk_of(1)
+    gone = Path(pool.disks[place_of_gone])
+    lost = [
+        {"start_offset": number * SEGMENT, "end_offset": (number + 1) * SEGMENT}
+        for number in range(6)
+        if pool.disk_of(number) == place_of_gone
+    ]
+    kept = [one for one in log.offsets if not any(gap["start_offset"] <= one < gap["end_offset"] for gap in lost)]
+    pool.stop()
+    gone.rename(gone.with_name("aside"))
+    given_up = pool.cli("disk", "remove", place_of_gone + 1, pool.config, "--lost", "--yes")
+    assert given_up.status == 0, given_up.err
+    pool.disks = [disk for disk in pool.disks if Path(disk) != gone]
+    pool.start()
+    bare = ",".join(map(str, pool.disks))
+    for number, place in enumerate((str(pool.mountpoint), bare)):
+        assert count(spark, place) == len(kept)
+        found = stats(spark, place)
+        assert (found.missing, found.as_json()["accepted_losses"]) == ((), lost)
+        report = audit(spark, place)
+        assert {one.kind for one in report.findings.all_shown()} == {"queue-jump"}  # what the gap held is missing
+        assert [note for note in report.notes if note.startswith("accepted loss: log offsets")]
+        ran = pipeline("export", place, str(tmp_path / f"out{number}"))
+        assert ran.returncode == 0, ran.stderr
+        result = json.loads(ran.stdout)
+        assert (result["rows"], result["lost"], result["accepted_losses"]) == (len(kept), [], lost)
+    counted = pipeline("stats", str(pool.mountpoint))
+    assert counted.returncode == 0, counted.stderr
+    also_gone = next(number for number in (2, 3) if pool.path(number).exists())
+    pool.stop()
+    (Path(pool.disks[pool.disk_of(also_gone)]) / pool.path(also_gone).name).rename(tmp_path / "segment")
+    assert stats(spark, bare).missing == ((also_gone * SEGMENT, (also_gone + 1) * SEGMENT),)
+    assert pipeline("export", bare, str(tmp_path / "out2")).returncode == 4
