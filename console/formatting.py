@@ -4,8 +4,6 @@ import time
 from datetime import UTC, datetime
 from typing import Final
 
-from rich.cells import cell_len, set_cell_size
-
 _CUT: Final = "..."
 _BINARY_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -54,6 +52,8 @@ def local_minute(seconds: float) -> str:
 
 def shortened(text: str, width: int) -> str:
     """`text` in at most `width` (at least 3) columns of a terminal: the middle of a longer text is left out."""
+    from rich.cells import cell_len, set_cell_size  # here: a daemon formats dates, and loads no rich
+
     if cell_len(text) <= width:
         return text
     room = width - len(_CUT)

@@ -34,6 +34,7 @@ from commitlogfs.mount.location.which_mount import Target, find_target
 from commitlogfs.mount.status.disk_content import (
     describe_arriving,
     describe_foreign,
+    describe_held,
     describe_left_behind,
     describe_unwritable,
 )
@@ -242,7 +243,7 @@ def _drains(target: Target, number: int) -> bool:
 
 def _describe_held(content: dict[str, Any]) -> str:
     held, aside = content["held"], content.get("set_aside", 0)  # a daemon of a former version does not report it
-    parts = [f"{count_of(held, 'moved segment')}, until the broker restarts or deletes them"] if held else []
+    parts = [describe_held(held, content.get("held_until"))] if held else []
     if aside:
         parts.append(f"{count_of(aside, 'damaged file')} of repaired segments, until `commitlogfs scrub clear`")
     return f" ({'; '.join(parts)})" if parts else ""

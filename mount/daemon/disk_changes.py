@@ -19,9 +19,11 @@ from commitlogfs.mount.preflight.fstab import unmounted_above
 from commitlogfs.mount.status.disk_content import (
     describe_arriving,
     describe_foreign,
+    describe_held,
     describe_left_behind,
     describe_unwritable,
 )
+from commitlogfs.mount.status.moves import held_until
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
 from commitlogfs.store.disks.membership import LONGEST_REASON, Cordon, Drain, DrainMode, Member, Membership
@@ -240,6 +242,7 @@ class DiskChanges:
         return {
             **self._describe(disk),
             "held": len(self._commitlog.others.moved(disk.number)) - self._left_behind(disk),
+            "held_until": held_until(disk, self._parts),
             "left_behind": self._left_behind(disk),
             "set_aside": self._set_aside(disk),
             "other_files": sum(file.disk == disk.number for file in self._commitlog.others),
@@ -340,6 +343,10 @@ class DiskChanges:
             )
         if self._left_behind(disk) == len(others) > 0:
             raise PoolError(f"{disk.path}: {describe_left_behind(len(others))}")
+        held = len(self._commitlog.others.moved(disk.number))
+        if held == len(others) > 0:
+            text = describe_held(held, held_until(disk, self._parts))
+            raise PoolError(f"{disk.path}: {text}; `disk safe-to-remove` names the processes")
         if others:
             raise PoolError(
                 f"{disk.path}: holds files outside of the log ({len(others):,}), such as moved or removed segments "

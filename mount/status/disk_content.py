@@ -1,6 +1,15 @@
 """Reasons why a disk stays in the pool, for `disk remove` and `disk safe-to-remove`. Each one follows the path of
 the disk."""
 
+from commitlogfs.console.formatting import count_of, local_minute
+
+
+def describe_held(count: int, until: float | None) -> str:
+    """For moved segments of which processes have the former files open. `until`: seconds since 1970, if known."""
+    date = "" if until is None else f", about {local_minute(until)}"
+    them = "it" if count == 1 else "them"
+    return f"{count_of(count, 'moved segment')} still open, until the broker restarts or deletes {them}{date}"
+
 
 def describe_arriving(name: str, *, takes_segments: bool) -> str:
     """`takes_segments`: whether more may come after this one."""

@@ -19,7 +19,7 @@ from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.status.alerts import find_alerts
 from commitlogfs.mount.status.findings import StartupFindings
 from commitlogfs.mount.status.growth import GrowthMeter
-from commitlogfs.mount.status.moves import drain_report, moves_report
+from commitlogfs.mount.status.moves import drain_report, held_until, moves_report
 from commitlogfs.mount.status.oldest_message import OldestMessage
 from commitlogfs.mount.status.rebalance import plan_report, rebalance_report
 from commitlogfs.mount.status.retention import retention_report
@@ -244,6 +244,7 @@ class StatusReport:
             "lost_writes": self._lost_writes(disk),
             "drain": drain_report(disk, self._parts, self._ingest_rate()),
             "held_segments": len(self._log.others.moved(disk.number)),
+            "held_until": held_until(disk, self._parts, self._ingest_rate()),
             "cordon": None if disk.cordon is None else {"since": disk.cordon.since_s, "reason": disk.cordon.reason},
         }
 

@@ -105,6 +105,17 @@ def _eta_s(
     return to_move * size / rate if rate else None
 
 
+def held_until(disk: Disk, parts: Parts, ingest: float = 0.0) -> float | None:
+    """When the broker will have deleted the moved segments whose former files are still open on a disk, in seconds
+    since 1970; None without any, or if it is not known. Its restart frees them at once. `ingest`, in bytes per
+    second, counts while less than a day of the log is known."""
+    log = parts.commitlog
+    moved = [log.catalog.find(source.base_offset) for source in log.others.moved(disk.number)]
+    present = [segment for segment in moved if segment is not None]
+    seconds = seconds_until_expiry(disk, present, parts, ingest) if present else None
+    return None if seconds is None else log.clock.wall() + seconds
+
+
 def seconds_until_expiry(disk: Disk, on_disk: list[Segment], parts: Parts, ingest: float) -> float | None:
     log = parts.commitlog
     newest = max(on_disk, key=lambda segment: segment.base_offset)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of, local_minute
 from commitlogfs.console.units import format_size
+from commitlogfs.mount.status.disk_content import describe_held
 
 _FAILURES: Final = frozenset({"failed", "offline", "unreadable", "unresponsive", "vanished"})
 MOST_OF_A_CODE: Final = 5
@@ -202,7 +203,7 @@ def describe_drain(disk: dict[str, Any]) -> str:
     if not left and held:
         if drain["mode"] == "failing":
             return f"drained: {count_of(held, 'former file')} there; `disk safe-to-remove` reports more"
-        return f"drained, held: {count_of(held, 'moved segment')} still open; the broker's next start closes them"
+        return f"drained, held: {describe_held(held, disk.get('held_until'))}"  # None by a former daemon
     if not left:
         return "drained: `disk remove` takes it out of the pool"
     if drain["mode"] != "expiry":

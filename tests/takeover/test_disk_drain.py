@@ -174,11 +174,11 @@ def test_an_open_segment_is_held_and_read_on_until_it_is_closed(filled: KeptMoun
         eventually(lambda: not on_disk(pool.disks[1]) and pool.ask("status")["disks"][1]["held_segments"] == 1)
         ran = pool.cli("disk", "safe-to-remove", 2, pool.name)
         assert ran.status == 1
-        assert "(1 moved segment, until the broker restarts or deletes them)" in ran.out
+        assert "(1 moved segment still open, until the broker restarts or deletes it" in ran.out
         assert f"(pid {os.getpid()}): 1 file" in ran.out
         assert "drained, held: 1 moved segment still open" in pool.cli("disk", "list", pool.name).out
         ran = pool.cli("disk", "remove", 2, pool.name)
-        assert (ran.status, "holds files outside of the log (1)" in ran.err) == (4, True)
+        assert (ran.status, "1 moved segment still open, until the broker restarts" in ran.err) == (4, True)
     finally:
         mapping.close()
         os.close(fd)

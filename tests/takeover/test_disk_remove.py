@@ -247,6 +247,7 @@ def test_a_removed_segment_that_is_still_open_holds_its_disk(kept: KeptMount) ->
         "path": str(pool.disks[0]),
         "segments": 0,
         "held": 0,
+        "held_until": None,
         "left_behind": 0,
         "set_aside": 0,
         "other_files": 1,

@@ -128,7 +128,7 @@ def test_a_disk_whose_file_is_open_in_the_mount_is_refused_at_once(workdir: Path
                 await make(parts, index)
             return await _answer_after_drain(parts)
 
-        assert "that are still open" in trio.run(task)["refused"]
+        assert "1 moved segment still open" in trio.run(task)["refused"]
 
 
 def test_a_disk_reports_the_segment_that_is_copied_to_it(workdir: Path) -> None:

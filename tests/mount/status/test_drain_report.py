@@ -9,7 +9,8 @@ import pytest
 import trio
 from support.pooled import SIZE, Parts, make, open_parts, place, segment
 
-from commitlogfs.mount.status.moves import drain_report
+from commitlogfs.console.formatting import local_minute
+from commitlogfs.mount.status.moves import drain_report, held_until
 from commitlogfs.mount.status.rebalance import plan_report
 from commitlogfs.mount.views.status_text import describe_drain
 from commitlogfs.store.disks.membership import Cordon, DiskNumber, Drain, DrainMode, RebalanceMode
@@ -61,6 +62,26 @@ def test_segments_that_can_be_moved_have_an_estimate(parts: Parts) -> None:
     begin(parts)
     report = report_on(parts)
     assert (report["waits_for"], report["eta_seconds"]) == (None, 2 * 4096 / (FAST / 2))
+
+
+def test_what_is_still_open_is_freed_when_the_broker_has_deleted_it(parts: Parts) -> None:
+    """Segments live for three days: a moved one until three days after its last change."""
+    log, disk = parts.commitlog, parts.commitlog.disks[DRAINED]
+    now_s = log.clock.wall()
+    assert held_until(disk, parts) is None
+    begin(parts)
+    assert trio.run(parts.drains._move_next)
+    (moved,) = log.others.moved(DRAINED)
+    assert held_until(disk, parts) is None  # no segment has expired yet, so nobody knows for how long they live
+    log.removals.record(now_s - 3 * 86_400, now_s, SIZE)
+    copy = log.catalog.find(moved.base_offset)
+    assert copy is not None
+    until = held_until(disk, parts)
+    assert until == pytest.approx(unpack(copy.attributes).mtime_ns / 1e9 + 3 * 86_400, abs=1)
+    drained = {**report_on(parts), "segments_left": 0}
+    said = describe_drain({"drain": drained, "held_segments": 1, "held_until": until})
+    end = f"until the broker restarts or deletes it, about {local_minute(until)}"
+    assert said == f"drained, held: 1 moved segment still open, {end}"
 
 
 @pytest.mark.parametrize(
