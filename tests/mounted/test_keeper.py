@@ -17,6 +17,7 @@ import pytest
 from support.command_line import Ran, run_cli
 from support.pools import MIB, PoolMount, segment_bytes
 from support.processes import has_ended
+from support.timings import WITH_STANDBY, timing_variables
 from support.waiting import PATIENCE_S, eventually
 
 from commitlogfs.bench import sweep
@@ -108,7 +109,7 @@ def test_open_files_and_mappings_survive_the_daemon(kept: Kept):
 
 @pytest.mark.parametrize("standby", [True, False])
 def test_who_stands_by_is_the_successor(make_pool: Callable[..., PoolMount], standby: bool):
-    pool = make_pool(2)
+    pool = make_pool(2, variables=timing_variables(WITH_STANDBY))
     pool.start("--watchdog", "0", *([] if standby else ["--no-standby"]))
     kept = Kept(pool)
     pool.make_segments([0])

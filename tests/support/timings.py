@@ -8,6 +8,7 @@ from commitlogfs.store.timing import (
     CheckTiming,
     DaemonTiming,
     HealthTiming,
+    KeeperTiming,
     LostWriteTiming,
     MemberTiming,
     MoveTiming,
@@ -32,10 +33,16 @@ BRISK = Timing(
     verdicts=VerdictTiming(start_s=0.1),
     lost_writes=LostWriteTiming(look_s=0.2),
     daemon=DaemonTiming(returns_look_s=1.0),
+    keeper=KeeperTiming(standby_s=3600.0),
 )
 """Background work at once, and at full speed. A disk that is late because the machine is busy keeps its segment,
 and its attributes are shown: tests rely on that. What else a request or a disk gets, and when something that has
-failed is tried again or given up, are the defaults."""
+failed is tried again or given up, are the defaults.
+
+A standby is loaded for a restart only. To load one after each start of a daemon, too, would take as much processor
+time as the daemons themselves, and most tests end before it is called."""
+WITH_STANDBY = replace(BRISK, keeper=KeeperTiming())
+"""The same, and a standby is loaded as soon as a daemon serves."""
 
 
 def timing_variables(timing: Timing) -> dict[str, str]:
