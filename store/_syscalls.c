@@ -1,6 +1,6 @@
-/* System calls that Python does not have: openat2(2), fallocate(2) with flags, mlockall(2), umount2(2), the type of a
- * filesystem of fstatfs(2), and statx(2) over many names of one directory in a single call (the GIL is released once,
- * not once per name). No policy here. */
+/* System calls that Python does not have: openat2(2), fallocate(2) with flags, mlockall(2), umount2(2), prctl(2) for
+ * core dumps, the type of a filesystem of fstatfs(2), and statx(2) over many names of one directory in a single call (the
+ * GIL is released once, not once per name). No policy here. */
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
@@ -109,6 +110,16 @@ static PyObject *py_umount2(PyObject *Py_UNUSED(module), PyObject *args)
     Py_END_ALLOW_THREADS
     if (result < 0)
         return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_set_dumpable(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    int dumpable;
+    if (!PyArg_ParseTuple(args, "p:set_dumpable", &dumpable))
+        return NULL;
+    if (prctl(PR_SET_DUMPABLE, (unsigned long)dumpable, 0UL, 0UL, 0UL) < 0)
+        return PyErr_SetFromErrno(PyExc_OSError);
     Py_RETURN_NONE;
 }
 
@@ -305,6 +316,7 @@ static PyMethodDef methods[] = {
     {"fallocate", py_fallocate, METH_VARARGS, "fallocate(fd, mode, offset, length)"},
     {"mlockall", py_mlockall, METH_VARARGS, "mlockall(flags)"},
     {"umount2", py_umount2, METH_VARARGS, "umount2(path, flags)"},
+    {"set_dumpable", py_set_dumpable, METH_VARARGS, "set_dumpable(dumpable)"},
     {"fstatfs_type", py_fstatfs_type, METH_VARARGS, "fstatfs_type(fd) -> magic number of the filesystem"},
     {"sync_file_range", py_sync_file_range, METH_VARARGS, "sync_file_range(fd, offset, length, flags)"},
     {"cachestat", py_cachestat, METH_VARARGS,

@@ -29,7 +29,7 @@ from commitlogfs.console.errors import RefusedError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.config.timing import describe
-from commitlogfs.mount.daemon import former_daemons, takeover
+from commitlogfs.mount.daemon import crash, former_daemons, takeover
 from commitlogfs.mount.daemon.former_daemons import FormerDaemons
 from commitlogfs.mount.daemon.served_mount import ServedMount, Sockets
 from commitlogfs.mount.daemon.start_cleanup import clean_up
@@ -59,6 +59,7 @@ def run(config: Config, received: dict[str, int], on_ready: Callable[[], None], 
     mount stays for a successor. Raises UserError before anything is mounted or taken over, and RefusedError if the
     mount does not answer.
     """
+    crash.leave_stacks_and_no_core()
     changed_times = describe(timing)
     if changed_times:
         log_event(log, logging.WARNING, "times_changed", text=changed_times)

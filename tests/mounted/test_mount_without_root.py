@@ -1,5 +1,6 @@
 """An ordinary user mounts a pool of their own directories through fusermount3."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -61,6 +62,8 @@ def test_a_pool(desktop: Desktop) -> None:
             assert "Permission denied" in denied.stderr
             status = desktop.run(*CLI, "status", "mine", "--json")
             assert status.returncode == 0, status.stderr
+            pid = json.loads(status.stdout)["daemon"]["pid"]
+            assert desktop.run("readlink", f"/proc/{pid}/fd/2").stdout.strip() == str(log)  # `debug` reads it
             read = desktop.run("head", "-c", "8", mountpoint / segment_name(2, MIB))
             assert read.stdout == "00000002"
             unmounted = desktop.run(*CLI, "umount", mountpoint)

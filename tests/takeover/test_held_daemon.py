@@ -71,10 +71,10 @@ class Pool:
         daemon = self.kept.daemon
         eventually(lambda: {name for name, state in threads(daemon) if state == "D"} == {"disk-1"})
 
-    def kill(self, replaced_s: float = PATIENCE_S) -> int:
+    def kill(self, replaced_s: float = PATIENCE_S, number: int = signal.SIGKILL) -> int:
         """Kill the daemon, which does not end, and wait for its successor."""
         former = self.kept.daemon
-        os.kill(former, signal.SIGKILL)
+        os.kill(former, number)
         eventually(lambda: self.kept.newest_daemon() != former, replaced_s, self.mount.log_since_start)
         return former
 
@@ -124,6 +124,19 @@ def test_a_successor_serves_the_other_disks(pool: Pool, replaced_s: float, ended
     eventually(lambda: has_ended(former), ended_s)
     pool.require_back(back_s)
     pool.mount.require_logged("event=held_daemon_ended")
+
+
+@pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV])
+def test_it_crashes(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], number: signal.Signals) -> None:
+    """The kernel would wait for the disk before it dumps core, with the first thread."""
+    pool = Pool(disk_farm, make_pool, "auto", "ext4")
+    with frozen(pool.disk, FROZEN_S):
+        pool.hold_a_thread()
+        former = pool.kill(number=number)
+        assert not has_ended(former)
+        assert pool.missing == [str(pool.mount.disks[0])]
+        assert "Fatal Python error" in pool.mount.log_since_start()
+    pool.require_back()
 
 
 def test_no_second_daemon_joins_the_successor(pool: Pool) -> None:
