@@ -45,6 +45,9 @@ def mount(
         str | None,
         typer.Option(help="With --init: the broker's mappedFileSizeCommitLog. Default: 1GiB.", metavar="SIZE"),
     ] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="With --init: make directories that do not exist.")
+    ] = False,
     background: Annotated[
         bool, typer.Option("--daemon", help="Serve in the background; return as soon as the mount answers.")
     ] = False,
@@ -94,7 +97,7 @@ def mount(
             with logs.logging_to(level=level):
                 check_mountpoint(config)
                 if init is not None:
-                    make_pool_if_none(config)
+                    make_pool_if_none(config, create=create)
             serve = _daemon_command(which, init, segment_size, config, ["-v"] * verbose + ["-q"] * quiet)
             keeper = Options(
                 config.name,
@@ -120,7 +123,7 @@ def mount(
         priority.lock_memory()
         with logs.logging_to(level=level):
             if init is not None:
-                make_pool_if_none(config)
+                make_pool_if_none(config, create=create)
             return int(lifecycle.run(config, descriptor_store.take_received(), report.ready, timing))
     except UserError as error:
         report.failed(error)

@@ -41,11 +41,11 @@ def name_from(mountpoint: str) -> str:
     return name.lstrip(".-")[-64:].lstrip(".-") or "commitlog"
 
 
-def make_pool_if_none(config: Config) -> None:
+def make_pool_if_none(config: Config, *, create: bool = False) -> None:
     """Make the pool of `mount --init`. Directories that have an identity are mounted as they are.
 
     The mountpoint is checked only if no disk has an identity. Then nothing is mounted yet, so a successor never
-    touches its mountpoint.
+    touches its mountpoint. `create`: make directories that do not exist. Raises RefusedError.
     """
     specs = disk_specs(config)
     try:
@@ -54,6 +54,9 @@ def make_pool_if_none(config: Config) -> None:
             root = RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid())
             with contextlib.ExitStack() as stack:
                 plan = birth.plan_init(specs, config.segment_size, root, stack)
+                if plan.created and not create:
+                    path = plan.created[0]
+                    raise PoolError(f"{path}: does not exist; mount its disk, or have it made with --create")
                 birth.execute(plan, specs, stack)
     except PoolError as error:
         raise RefusedError(f"{config.name}: {error}") from error

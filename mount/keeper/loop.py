@@ -10,6 +10,7 @@ import math
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -410,8 +411,11 @@ class Keeper:
         daemon = self._daemon
         self._set_trouble("")
         self._record_served()
-        self._in_use = True
+        is_first, self._in_use = not self._in_use, True
         seconds = round(time.monotonic() - daemon.started, 3)
+        if is_first and self._options.log_level <= logging.INFO and sys.stdout.isatty():
+            sys.stdout.write(f"{self._options.mountpoint}: mounted; Ctrl-C unmounts it\n")
+            sys.stdout.flush()
         log_event(log, logging.INFO, "daemon_ready", repeat_key=daemon.pid, pid=daemon.pid, seconds=seconds)
 
     def _report_answer(self) -> None:

@@ -17,6 +17,7 @@ import pytest
 from support.command_line import Ran, run_cli
 from support.pools import MIB, PoolMount, segment_bytes
 from support.processes import has_ended
+from support.terminals import Terminal
 from support.timings import WITH_STANDBY, timing_variables
 from support.waiting import PATIENCE_S, eventually
 
@@ -554,6 +555,25 @@ def test_a_first_try_under_a_keeper(make_pool: Callable[..., PoolMount]):
         ran = cli("umount")
         assert ran.status == 0
         assert f"`commitlogfs umount --unguard {where}` removes it" in ran.out
+
+
+def test_a_first_try_on_a_terminal(make_pool: Callable[..., PoolMount]):
+    """In the foreground: it says that it runs, and how to end it. Directories are made only with --create."""
+    pool = make_pool(2, born=False)
+    for disk in pool.disks:
+        disk.rmdir()
+    disks = ",".join(map(str, pool.disks))
+    with sweep.run("test", print, sweep.SOCKETS_PARENT) as runtime:
+        env = {"COMMITLOGFS_RUNTIME_DIR": str(runtime)}
+        line = ("mount", "--init", disks, "--segment-size", "1MiB")
+        ran = run_cli(*line, pool.mountpoint, env=env)
+        assert (ran.status, f"{pool.disks[0]}: does not exist; mount its disk" in ran.err) == (4, True)
+        assert not any(disk.exists() for disk in pool.disks)
+        with contextlib.closing(Terminal(pool, *line, "--create", pool.mountpoint, env=env)) as terminal:
+            eventually(lambda: f"{pool.mountpoint}: mounted; Ctrl-C unmounts it" in terminal.text())
+            assert mountinfo.find_mount(pool.mountpoint) is not None
+            assert terminal.interrupt() == 0
+        assert mountinfo.find_mount(pool.mountpoint) is None
 
 
 def test_resident_memory(kept: Kept):

@@ -9,7 +9,7 @@ import struct
 import subprocess
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from support.command_line import COMMAND
@@ -26,7 +26,8 @@ FIGURES = re.compile(
 class Terminal:
     """A command whose output is a terminal."""
 
-    def __init__(self, pool: PoolMount, *arguments: object) -> None:
+    def __init__(self, pool: PoolMount, *arguments: object, env: Mapping[str, str] | None = None) -> None:
+        """`env`: instead of the environment of the pool."""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
@@ -35,7 +36,7 @@ class Terminal:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**variables, **pool.env, "TERM": "xterm"},
+            env={**variables, **(pool.env if env is None else env), "TERM": "xterm"},
         )
         os.close(slave)
         self._output = b""
