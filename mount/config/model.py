@@ -47,6 +47,7 @@ SEGMENT_SIZE_UNIT: Final = 4096
 LARGEST_SEGMENT_SIZE: Final = 2**31 - SEGMENT_SIZE_UNIT
 """RocketMQ stores mappedFileSizeCommitLog in a signed 32-bit int; this is the last whole page below its limit."""
 
+_AT_END: Final = " (at end of document)"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
@@ -187,6 +188,21 @@ def load_config(path: str | os.PathLike[str]) -> Config:
     return replace(parse_config(text, Path(path).stem, source), file=str(Path(path).absolute()))
 
 
+def _describe_toml(error: Exception, text: str) -> str:
+    """The error, its line, and the remedy. Python names the end of the text for an array that is never closed."""
+    reason = one_line(str(error))
+    if not reason.endswith(_AT_END):
+        return f"{reason}; correct the line"
+    lines = text.splitlines(keepends=True)
+    for number in range(len(lines) - 1, -1, -1):
+        try:
+            tomllib.loads("".join(lines[:number]))
+        except (ValueError, RecursionError):
+            continue
+        return f"{reason.removesuffix(_AT_END)}, in what begins at line {number + 1}; close or complete it"
+    return f"{reason}; complete it"
+
+
 def parse_config(text: str, name: str, source: str) -> Config:
     """The configuration in a TOML text. Errors call it `source`. Raises ConfigError."""
     if _NAME.fullmatch(name) is None:
@@ -197,9 +213,7 @@ def parse_config(text: str, name: str, source: str) -> Config:
     try:
         raw = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            source, Problem("", f"not valid TOML: {one_line(str(error))}; correct the line")
-        ) from None
+        raise ConfigError(source, Problem("", f"not valid TOML: {_describe_toml(error, text)}")) from None
     try:
         file = _File.model_validate(raw)
     except ValidationError as error:

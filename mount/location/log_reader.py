@@ -18,9 +18,14 @@ from commitlogfs.store.record import (
     TruncatedRecordError,
     WrongOffsetError,
 )
-from commitlogfs.store.record_layout import SIZE_AND_MAGIC_BYTES
+from commitlogfs.store.record_layout import MAGIC_V1, MAGIC_V2, SIZE_AND_MAGIC_BYTES
 
 _CHUNK_BYTES: Final = 1 << 20
+_LARGEST_RECORD_BYTES: Final = 8 << 20
+"""More than a record with a body of `maxMessageSize`, which is 4 MiB by default."""
+_MAGICS: Final = tuple(magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2))
+_SIZE_BYTES: Final = 4
+"""A record begins with its size, and the magic code follows."""
 
 
 class LogReader:
@@ -58,8 +63,33 @@ class LogReader:
         if isinstance(error, BlankRecordError):
             return f", at log offset {offset - offset % self.segment_size + self.segment_size}"
         if isinstance(error, NotARecordError | WrongOffsetError | TruncatedRecordError):
+            around = self._record_around(offset)
+            if around is not None:
+                return f"; the message at log offset {around} contains it: `commitlogfs read --offset {around}`"
             return "; --offset must be the physical offset of a message (commitLogOffset, or from its message id)"
         return ""
+
+    def _record_around(self, offset: int) -> int | None:
+        """Log offset of the record that contains `offset`; None if none of the sizes that brokers accept does.
+
+        A record names its own log offset, so bytes of a body that look like a record are passed over.
+        """
+        begin = max(offset - offset % self.segment_size, offset - _LARGEST_RECORD_BYTES)
+        try:
+            data = b"".join(self.read(begin, offset - begin + SIZE_AND_MAGIC_BYTES))
+        except (AbsentError, UnreachableError):
+            return None
+        at = offset - begin + _SIZE_BYTES
+        while (at := max(data.rfind(magic, 0, at + len(magic) - 1) for magic in _MAGICS)) >= _SIZE_BYTES:
+            start = begin + at - _SIZE_BYTES
+            try:
+                size = record.peek(data[at - _SIZE_BYTES :][:SIZE_AND_MAGIC_BYTES])
+                if start + size > offset:
+                    record.decode(b"".join(self.read(start, size)), start)
+                    return start
+            except (RecordError, AbsentError, UnreachableError):
+                continue
+        return None
 
     def _pread(self, length: int, offset: int) -> bytes:
         try:

@@ -7,6 +7,7 @@
 One pass over the log; the entries of a split are read from queues and index meanwhile. Nothing is changed.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,10 @@ class AuditReport:
     end_offset: int
     segments: int
     seconds: float = 0.0
+    ended_ms: int = 0
+    """When the audit ended, milliseconds since 1970."""
+    host: str = ""
+    """The machine of the driver."""
     queues: int = 0
     queue_entries: int = 0
     """Entries that match their records."""
@@ -86,6 +91,8 @@ class AuditReport:
             "keys": self.found.keys,
             "indexFiles": self.index_files,
             "seconds": round(self.seconds, 3),
+            "endedMs": self.ended_ms,
+            "host": self.host,
             "bytesByTopic": dict(self.found.topics.most_common()),
             "recordsByHour": dict(sorted(self.found.hours.items())),
             "whole": self.is_whole,
@@ -132,7 +139,8 @@ def audit(
     with show_progress(spark, on_progress, clock=clock), worker_errors():
         _Run(spark, plan, report, known_topics, settings.segment_size).run(split_size)
     _add_notes(report, plan, settings)
-    report.seconds = clock.monotonic() - started
+    report.seconds, report.ended_ms = clock.monotonic() - started, int(clock.wall() * 1000)
+    report.host = os.uname().nodename
     return report
 
 

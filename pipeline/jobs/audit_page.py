@@ -6,7 +6,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of
+from commitlogfs.console.formatting import approximate_duration, approximate_size, count_of, moment
+from commitlogfs.console.version import VERSION
 from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.jobs.findings import MEANINGS, REMEDIES, Finding, Kind
 from commitlogfs.pipeline.log.errors import LocationError
@@ -65,7 +66,10 @@ def content_of(report: AuditReport) -> dict[str, Any]:
         "hours": hours,
         "hours_axis": [bar["begin"] for bar in _ends_and_middle(hours)],
         "hours_label": f"One bar covers {count_of(per_bar, 'hour')} with messages (UTC)",
-        "footer": f"commitlogfs-pipeline audit, {approximate_duration(report.seconds)}",
+        "footer": (
+            f"commitlogfs-pipeline {VERSION} audit on {report.host}, ended {moment(report.ended_ms)} UTC after "
+            f"{approximate_duration(report.seconds)}"
+        ),
     }
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from commitlogfs.pipeline.arrays.array_types import Bools, Longs
+from commitlogfs.pipeline.arrays.array_types import Bools, Bytes, Longs
 from commitlogfs.pipeline.arrays.fields import RecordFields, record_fields
 from commitlogfs.pipeline.arrays.groups import group_spans
 from commitlogfs.pipeline.arrays.record_crcs import wrong_body_crcs, wrong_property_crcs
@@ -206,6 +206,16 @@ def queue_name(queue: QueueKey) -> str:
     return f"{queue.topic}/{queue.queue_id}"
 
 
+def _topic_of(data: Bytes, fields: RecordFields, row: int) -> str:
+    start = fields.topic_start[row]
+    return data[start : start + fields.topic_length[row]].tobytes().decode(errors="replace")
+
+
+def _queue_of(data: Bytes, fields: RecordFields, row: int) -> str:
+    """As the record names it; it may be what is damaged."""
+    return f"queue {_topic_of(data, fields, row)}/{fields.queue_id[row]}"
+
+
 # --- the log ---------------------------------------------------------------------------------------------
 
 
@@ -262,18 +272,16 @@ class _SplitAudit:
         report.record_bytes += int(fields.total_size.sum())
         groups, firsts = group_spans(data, fields.topic_start, fields.topic_length)
         for row, size in zip(firsts, np.bincount(groups, fields.total_size), strict=True):
-            start = fields.topic_start[row]
-            topic = data[start : start + fields.topic_length[row]].tobytes().decode(errors="replace")
-            report.topics[topic] += int(size)
+            report.topics[_topic_of(data, fields, row)] += int(size)
         for hour, count in zip(*np.unique(fields.store_ms // _HOUR_MS, return_counts=True), strict=True):
             report.hours[int(hour)] += int(count)
         self._check_store_times(fields)
 
         for row in wrong_body_crcs(data, fields):
-            detail = f"a body of {fields.body_length[row]:,} bytes"
+            detail = f"a body of {fields.body_length[row]:,} bytes, {_queue_of(data, fields, row)}"
             report.findings.add(Kind.BODY_CRC, int(fields.physical_offset[row]), chunk.segment.name, detail)
         for row in wrong_property_crcs(data, positions, fields):
-            detail = f"a record of {fields.total_size[row]:,} bytes"
+            detail = f"a record of {fields.total_size[row]:,} bytes, {_queue_of(data, fields, row)}"
             report.findings.add(Kind.PROPERTY_CRC, int(fields.physical_offset[row]), chunk.segment.name, detail)
 
         for dispatched in self._dispatcher.dispatch_around(data, positions):

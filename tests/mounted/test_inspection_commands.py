@@ -174,13 +174,18 @@ def test_read_bytes_past_the_end_gives_what_there_is(filled, cli):
 
 DAMAGED = MIB + len(make_record(MIB, body=b"x" * 5000))
 LEFTOVER = DAMAGED + len(make_record(DAMAGED))
+SECOND = len(make_record(0, body=BODY))
 BLANK = len(make_record(0, body=BODY) + make_record(0, body=b"second"))
 
 
 @pytest.mark.parametrize(
     ("offset", "said"),
     [
-        (1, "no record begins here; --offset must be the physical offset of a message"),
+        (1, "no record begins here; the message at log offset 0 contains it: `commitlogfs read --offset 0`"),
+        (SECOND - 1, "no record begins here; the message at log offset 0 contains it"),
+        (SECOND + 3, f"the message at log offset {SECOND} contains it"),
+        (BLANK - 1, f"the message at log offset {SECOND} contains it"),
+        (BLANK + 100, "nothing is written here yet; --offset must be the physical offset of a message"),
         (LEFTOVER, "an old record, which belongs to log offset 7; --offset must be"),
         (
             BLANK,

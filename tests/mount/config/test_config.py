@@ -233,6 +233,9 @@ BAD = [
     ("min_free", TOP + '[thresholds]\nmin_free = "ten"\n' + DISK, ["thresholds.min_free: 'ten' is not a size"]),
     ("broken TOML", "mountpoint = \n", ["not valid TOML", "line 1"]),
     ("key twice", TOP + TOP, ["not valid TOML", "line 2"]),
+    ("an array that never ends", TOP + DISK + "tags = [\n 1,\n\n", ["not valid TOML", "line 4; close"]),
+    ("a text that never ends", TOP + DISK + 'note = """a\nb\n', ["not valid TOML", "line 4; close"]),
+    ("a table that never ends", TOP + "[thresholds", ["not valid TOML", "line 2"]),
     ("bottomless TOML", "a = " + "[" * 5000, ["not valid TOML"]),
     ("date", "mountpoint = 1979-05-27\n" + DISK, ["mountpoint: 1979-05-27 is not a text"]),
 ]

@@ -121,6 +121,7 @@ def test_a_flipped_byte_of_a_body(job_spark: SparkSession, store: Store) -> None
     assert kinds(report) == {"body-crc": 1}
     (finding,) = report.findings.all_shown()
     assert (finding.kind, finding.offset) == (Kind.BODY_CRC, offset)
+    assert finding.detail == "a body of 8 bytes, queue T/0"
 
 
 def test_a_flipped_byte_of_a_record_with_a_crc_of_its_own(job_spark: SparkSession, store: Store) -> None:

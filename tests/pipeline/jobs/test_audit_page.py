@@ -10,6 +10,7 @@ import pytest
 from support import browser as browsers
 from support.browser import THEMES, WIDTHS, Browser
 
+from commitlogfs.console.version import VERSION
 from commitlogfs.pipeline.jobs.audit import AuditReport
 from commitlogfs.pipeline.jobs.audit_page import content_of, write_page
 from commitlogfs.pipeline.jobs.audit_tasks import SplitReport
@@ -66,6 +67,11 @@ STATES = {
         f"/data/{MARKUP}", None, 0, GIB, 1, found=SplitReport(topics=Counter({MARKUP: 5, "a" * 300: 7}))
     ),
 }
+
+
+def test_who_made_the_page_and_when() -> None:
+    footer = content_of(report_of(seconds=75.0, ended_ms=1_700_000_000_000, host="broker-a"))["footer"]
+    assert footer == f"commitlogfs-pipeline {VERSION} audit on broker-a, ended 2023-11-14 22:13:20 UTC after 75 s"
 
 
 def test_every_kind_has_a_meaning_and_a_remedy() -> None:
