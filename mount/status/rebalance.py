@@ -80,13 +80,19 @@ def rebalance_report(parts: Parts, ingest: float) -> dict[str, Any] | None:
 def _disks(
     parts: Parts, found: Levels, goals: dict[DiskNumber, float], changes: dict[DiskNumber, int]
 ) -> list[dict[str, Any]]:
+    size = found.segment_size
     shares = {level.number: float(level.share) for level in found.levels}
+    others = {
+        level.number: max(0, level.used_bytes - parts.commitlog.catalog.whole_count_on_disk(level.number) * size)
+        for level in found.levels
+    }
     return [
         {
             "number": number,
             "path": disk.path,
             "used_percent": _percent(shares[number]) if number in shares else None,
             "goal_percent": _percent(goals[number]) if number in goals else None,
+            "other_bytes": others.get(number),
             "change": changes.get(number, 0),
             "held_segments": len(parts.commitlog.others.moved(number)),
             "left_out": found.left_out.get(number) or found.awaited.get(number),

@@ -15,11 +15,25 @@ def describe_plan(plan: dict[str, Any]) -> list[str]:
         for move in plan["moves"]
     ]
     lines.append(describe_work(plan))
-    if plan["end_points"] > plan["goal_points"] + 0.01:
-        lines.append(f"The goal cannot be reached: {plan['end_points']:.1f} points would remain.")
+    if not _is_possible(plan):
+        lines.append(
+            f"The goal cannot be reached: {plan['end_points']:.1f} points would remain{_describe_others(plan)}."
+        )
     if plan["waits_for_drains"]:
         lines.append(f"Drains come first: {', '.join(plan['waits_for_drains'])}.")
     return lines
+
+
+def _is_possible(plan: dict[str, Any]) -> bool:
+    return bool(plan["end_points"] <= plan["goal_points"] + 0.01)
+
+
+def _describe_others(plan: dict[str, Any]) -> str:
+    """The disk with the most data besides its segments, if there are any."""
+    largest = max(plan["disks"], key=lambda disk: int(disk.get("other_bytes") or 0), default=None)
+    if largest is None or not largest.get("other_bytes"):
+        return ""
+    return f"; {largest['path']} holds {approximate_size(largest['other_bytes'])} that are no segments"
 
 
 def describe_spread(plan: dict[str, Any]) -> str:
@@ -46,6 +60,10 @@ def describe_work(plan: dict[str, Any]) -> str:
     size = f"{count_of(plan['segments'], 'segment')} ({approximate_size(plan['bytes'])})"
     if plan["mode"] == "copy":
         return f"To move: {size}; {_describe_time(plan)}."
+    if not _is_possible(plan):
+        return (
+            f"By placement, nothing is copied: the emptier disks are at `force` when the broker has written {size}."
+        )
     return f"By placement, nothing is copied: done when the broker has written {size}; {_describe_time(plan)}."
 
 

@@ -52,9 +52,10 @@ def expect_levelling(
 
 
 def _without_time(levels: Sequence[Level], course: "_Course", goal: float) -> Levelling:
-    """As if nothing expired: the emptier disks are filled until the fullest is as near as the goal says."""
+    """As if nothing expired: the emptier disks are filled until the fullest is as near as the goal says, or until
+    their room is used."""
     water = max((float(level.share) for level in levels), default=0.0) - goal
-    needed = sum(max(0.0, water * level.entire_bytes - level.used_bytes) for level in levels)
+    needed = course.bytes_to([level.used_bytes for level in levels], water)
     return Levelling(None, needed, course.shares_at(0.0, needed))
 
 
@@ -65,13 +66,15 @@ class _Course:
         self._levels = levels
         self._segment_size = segment_size
         self._lifetime_s = lifetime_s
+        self._most = [float(level.share_with(level.room, segment_size)) for level in levels]
+        """How full each disk can become: its room ends at `force`."""
 
     def shares_at(self, seconds: float, written_bytes: float) -> dict[DiskNumber, float]:
         left = [self._left(level, seconds) for level in self._levels]
         water = self._water(left, written_bytes)
         return {
-            level.number: max(water, used / level.entire_bytes)
-            for level, used in zip(self._levels, left, strict=True)
+            level.number: max(min(water, most), used / level.entire_bytes)
+            for level, used, most in zip(self._levels, left, self._most, strict=True)
         }
 
     def spread_at(self, seconds: float, written_bytes: float) -> float:
@@ -85,13 +88,17 @@ class _Course:
         expired = min(1.0, seconds / self._lifetime_s) * level.movable * self._segment_size
         return max(0.0, level.used_bytes - expired)
 
+    def bytes_to(self, left: Sequence[float], water: float) -> float:
+        """The bytes that fill the emptier disks up to this share, as far as their room allows."""
+        return sum(
+            max(0.0, min(water, most) * level.entire_bytes - used)
+            for level, used, most in zip(self._levels, left, self._most, strict=True)
+        )
+
     def _water(self, left: list[float], written_bytes: float) -> float:
         """The share up to which the emptier disks are filled by that many bytes."""
         low, high = 0.0, 2.0
         for _ in range(_STEPS):
             middle = (low + high) / 2
-            needed = sum(
-                max(0.0, middle * level.entire_bytes - used) for level, used in zip(self._levels, left, strict=True)
-            )
-            low, high = (middle, high) if needed <= written_bytes else (low, middle)
+            low, high = (middle, high) if self.bytes_to(left, middle) <= written_bytes else (low, middle)
         return low

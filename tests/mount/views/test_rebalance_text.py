@@ -50,6 +50,18 @@ def test_remarks_follow_where_there_is_reason():
     assert lines[-1] == "Drains come first: /data7."
 
 
+def test_data_of_others_are_named_if_they_prevent_the_goal():
+    disks = [disk(1, 97.4, 97.4, other_bytes=400 << 30), disk(2, 10.0, 85.0, other_bytes=0)]
+    lines = describe_plan(plan(mode="placement", disks=disks, moves=[], end_points=12.4, eta_seconds=None))
+    assert (
+        "The goal cannot be reached: 12.4 points would remain; /data1 holds 400 GiB that are no segments." in lines
+    )
+    assert (
+        "By placement, nothing is copied: the emptier disks are at `force` when the broker has written 20 segments "
+        "(20.0 MiB)."
+    ) in lines
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
