@@ -33,6 +33,7 @@ class FindingCode(Enum):
     DISK_NOT_EMPTY = "disk-not-empty"
     DISK_NOT_TAKEN_BACK = "disk-not-taken-back"
     MEMBERS_DIFFER = "members-differ"
+    DISK_TOO_SMALL = "disk-too-small"
     DISKS_SHARE_FILESYSTEM = "disks-share-filesystem"
     DISK_READ_ONLY = "disk-read-only"
     FILESYSTEM_UNSUITABLE = "filesystem-unsuitable"

@@ -86,8 +86,10 @@ def carry_out(
     plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: ExitStack, *, dry_run: bool, as_json: bool, done: str
 ) -> None:
     """Make the pool, or with `dry_run` only print the plan."""
-    findings = list(plan.findings) if dry_run else birth.execute(plan, specs, stack)
-    for finding in findings or plan.findings:
+    findings = list(plan.findings)
+    if not dry_run:
+        findings += [finding for finding in birth.execute(plan, specs, stack) if finding not in findings]
+    for finding in findings:
         typer.echo(f"commitlogfs: {finding.severity.name.lower()}: {finding}", err=True)
     if settings.wants_json(as_json):
         document = {
@@ -96,6 +98,7 @@ def carry_out(
             "segments": plan.segments,
             "disks": [{"number": m.number, "id": m.disk_id, "path": m.path} for m in plan.members],
             "dry_run": dry_run,
+            "findings": [finding.as_json() for finding in findings],
         }
         typer.echo(json.dumps(document, indent=2))
         return

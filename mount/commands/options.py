@@ -17,4 +17,4 @@ Disks = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done; change nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="The result as one JSON object.")]
-PoolJson = Annotated[bool, typer.Option("--json", help="One JSON object: the pool and its disks.")]
+PoolJson = Annotated[bool, typer.Option("--json", help="One JSON object: the pool, its disks and the findings.")]

@@ -20,6 +20,7 @@ from commitlogfs.mount.location.guard import BareState, check_bare, is_immutable
 from commitlogfs.mount.location.store_root import examine_store_root, group_name, user_name
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
+from commitlogfs.store.disks.capacity import compare_size, segments_fitting
 from commitlogfs.store.disks.directories import OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.disks.eligibility import has_room
 from commitlogfs.store.disks.identity import RootAttributes, read_root
@@ -53,7 +54,7 @@ def examine_pool(config: Config) -> list[Check]:
                 probed.append(_to_be_probed(directory, usage, document))
             capacities[directory.device] = segments_possible(usage, config.segment_size)
             checks += [
-                _check_disk(directory, usage),
+                *_check_disk(directory, usage, config.segment_size),
                 *_check_mode(directory),
                 *_check_inodes(directory, usage, config),
             ]
@@ -131,20 +132,23 @@ def _open_disks(
     return directories, checks
 
 
-def _check_disk(directory: OpenDirectory, usage: DiskUsage) -> Check:
+def _check_disk(directory: OpenDirectory, usage: DiskUsage, configured: int) -> list[Check]:
+    """`configured` is the segment size of a disk that has none of a pool yet."""
     text = f"{directory.spec.path}: {directory.filesystem.name}, {approximate_size(usage.total_bytes)}, "
     text += f"{usage.used_percent:.1f} % used"
     if os.fstatvfs(directory.dirfd).f_flag & os.ST_RDONLY:
-        return Check(
-            "disk",
-            Level.NOTE,
-            f"{text}, read-only",
-            "it gets no new segments; remount it read-write if that is not intended",
-        )
+        remedy = "it gets no new segments; remount it read-write if that is not intended"
+        return [Check("disk", Level.NOTE, f"{text}, read-only", remedy)]
     spec, identity = directory.spec, directory.identity
-    if identity and not spec.readonly and not has_room(usage, spec.thresholds, identity.segment_size):
-        return Check("disk-full", Level.WARNING, f"{text}; it takes no new segments", "free space on that disk")
-    return ok("disk", text)
+    size = configured if identity is None else identity.segment_size
+    too_small = [] if spec.readonly else compare_size(spec.path, usage, spec.thresholds, size)
+    if too_small and not segments_fitting(usage, spec.thresholds, size):
+        checks = []
+    elif identity and not spec.readonly and not has_room(usage, spec.thresholds, identity.segment_size):
+        checks = [Check("disk-full", Level.WARNING, f"{text}; it takes no new segments", "free space on that disk")]
+    else:
+        checks = [ok("disk", text)]
+    return [*checks, *map(from_finding, too_small)]
 
 
 def _check_mode(directory: OpenDirectory) -> list[Check]:

@@ -45,6 +45,9 @@ ADVICE: Final[dict[AlertCode | DerivedCode, Advice]] = {
     AlertCode.FOREIGN_DATA: Advice(
         Urgency.TOMORROW, "free space on that disk; it is skipped meanwhile", "disk-full"
     ),
+    AlertCode.DISK_TOO_SMALL: Advice(
+        Urgency.TOMORROW, "use a larger disk, or make the pool anew with a smaller segment_size", "disk-full"
+    ),
     AlertCode.ALL_FULL: Advice(Urgency.NOW, "look for the other alerts; add a disk or free space", "disk-full"),
     AlertCode.NO_WRITABLE_DISK: Advice(
         Urgency.NOW, "repair one of the disks, or remove `readonly` from the configuration", "disk-read-only"

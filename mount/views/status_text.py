@@ -115,6 +115,8 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
         return "leaves the pool: repeat `disk remove`, or `disk uncordon` it"
     if disk.get("drain") is not None:  # a daemon of a former version does not report it
         return f"{describe_drain(disk)}{_describe_failure(disk)}"
+    if disk["refusal"] == "no-room" and _is_too_small(disk["path"], document):
+        return "too small for a segment: takes none"
     if disk["refusal"] is not None:
         return _describe_refusal(disk)
     parts = []
@@ -130,6 +132,11 @@ def describe_disk(disk: dict[str, Any], document: dict[str, Any]) -> str:
     if disk.get("slowness") is not None:  # a daemon of a former version does not report it
         parts.append(_describe_slowness(disk))
     return ", ".join(parts)
+
+
+def _is_too_small(path: str, document: dict[str, Any]) -> bool:
+    alerts = document.get("alerts", ())  # a daemon of a former version does not report them here
+    return any(alert["code"] == "disk-too-small" and alert["disk"] == path for alert in alerts)
 
 
 def _cause(disk: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.capacity import compare_size, require_room
 from commitlogfs.store.disks.directories import (
     DiskSpec,
     OpenDirectory,
@@ -34,6 +35,7 @@ from commitlogfs.store.disks.membership import LARGEST_DISK_NUMBER, DiskNumber, 
 from commitlogfs.store.errors import PoolError, PoolInUseError, SegmentSizeError
 from commitlogfs.store.files import durable
 from commitlogfs.store.files.locks import take_lock
+from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode
 from commitlogfs.store.pool.inventory import Inventory, take_inventory
@@ -76,6 +78,7 @@ def plan_init(
     Descriptors are registered on `stack`; keep it open until `execute`. Raises PoolError, PoolInUseError.
     """
     absent = tuple(spec.path for spec in specs if not os.path.lexists(spec.path))
+    usages: dict[str, DiskUsage] = {}
     for path in absent:
         parent = os.path.dirname(os.path.normpath(path))
         if not os.path.isdir(parent):
@@ -84,17 +87,22 @@ def plan_init(
         stack.callback(os.close, above.dirfd)
         refuse_on(compare_directories([above]))
         require_writable(above)
+        usages[path] = measure_usage(above.dirfd)
     directories = _open_all(tuple(spec for spec in specs if spec.path not in absent), stack)
     findings = compare_directories(directories)
     refuse_on(findings)
     for directory in directories:
         require_writable(directory)
+        usages[directory.spec.path] = measure_usage(directory.dirfd)
         entry = first_entry(directory.dirfd)
         if entry is not None:
             raise PoolError(
                 f"{directory.spec.path}: not empty (it holds {entry!r}); "
                 "use `adopt` for an existing commitlog, or an empty directory"
             )
+    for spec in specs:
+        require_room(spec.path, usages[spec.path], spec.thresholds, segment_size)
+        findings += compare_size(spec.path, usages[spec.path], spec.thresholds, segment_size)
     members, pool_id = _members(specs, directories)
     return BirthPlan(pool_id, segment_size, root, members, 0, None, tuple(findings), absent, tuple(directories))
 
@@ -123,6 +131,9 @@ def plan_adopt(
     else:
         size = segment_size
         _require_right_size(size, sum(sizes, Counter()))
+    for directory in directories:
+        usage = measure_usage(directory.dirfd)
+        findings += compare_size(directory.spec.path, usage, directory.spec.thresholds, size)
     inventory, scans = _take_inventory(directories, size)
     _refuse_native_mismatch(scans)
     findings += inventory.findings

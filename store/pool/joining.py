@@ -19,6 +19,7 @@ from typing import Final
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.capacity import compare_size, require_room
 from commitlogfs.store.disks.directories import (
     DiskSpec,
     OpenDirectory,
@@ -85,11 +86,8 @@ def plan_joining(
         identity.require_recordable(own_identity, min(spaces))
         require_writable(directory)
         usage = measure_usage(directory.dirfd)
-        if usage.total_bytes < segment_size:
-            raise PoolError(
-                f"{path}: its filesystem has {usage.total_bytes:,} bytes, and one segment has {segment_size:,}; "
-                "add a larger disk"
-            )
+        require_room(path, usage, Thresholds(), segment_size)
+        findings += compare_size(path, usage, Thresholds(), segment_size)
         return JoiningPlan(path, own.number, directory.filesystem.name, usage, is_new, tuple(map(str, findings)))
 
 

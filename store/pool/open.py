@@ -15,6 +15,7 @@ from typing import Final
 from commitlogfs.store import _syscalls, layout
 from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.disks import identity
+from commitlogfs.store.disks.capacity import compare_size
 from commitlogfs.store.disks.directories import DiskSpec, OpenDirectory, compare_directories, open_spec
 from commitlogfs.store.disks.disk import Disk, DiskState, is_read_only
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
@@ -24,6 +25,7 @@ from commitlogfs.store.errors import DirectoryError, HoldsDataError, PoolError
 from commitlogfs.store.files import durable, remove, safe_open
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of, unpack
 from commitlogfs.store.files.locks import take_lock
+from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
 from commitlogfs.store.moves.former import lacks_content, may_lack_content, read_record
@@ -150,6 +152,10 @@ def open_pool(
             raise PoolRefusedError(findings, Severity.REFUSES)
         disks = [content.disk for content in contents]
         findings += _read_only_findings(disks)
+        for content in contents:
+            disk = content.disk
+            if disk.state is DiskState.RW:
+                findings += compare_size(disk.path, content.usage, disk.thresholds, found.segment_size)
         missing, more = missing_members(found, {disk.number for disk in disks}, specs, findings)
         findings += more
         newest = max((content.newest for content in contents if content.newest is not None), default=None)
@@ -487,6 +493,7 @@ class _Contents:
     """Newest segment of the pool, as this disk records it."""
     root: RootAttributes | None
     """None if it has no record of them, as a disk that joins."""
+    usage: DiskUsage
 
 
 def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], list[Finding]]:
@@ -502,6 +509,7 @@ def _read_all(disks: list[Disk], segment_size: int) -> tuple[list[_Contents], li
                 scan_directory(disk.dirfd, segment_size),
                 identity.read_newest(disk.dirfd),
                 None if disk.is_joining else identity.read_root(disk.dirfd, DEFAULT_ROOT),
+                measure_usage(disk.dirfd),
             )
         except OSError as error:
             reason = f"cannot be read completely ({os.strerror(error.errno or 0)})"

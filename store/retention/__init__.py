@@ -3,6 +3,7 @@
 Policy only, without I/O: fusefs.files.retention carries it out.
 """
 
+from commitlogfs.store.disks.capacity import KEPT_SEGMENTS
 from commitlogfs.store.retention.alerts import Alert, AlertCode, all_full
 from commitlogfs.store.retention.engine import Decision, EngineState, PlannedRemoval, Rule, decide, is_pressed
 from commitlogfs.store.retention.facts import (
@@ -14,7 +15,7 @@ from commitlogfs.store.retention.facts import (
     SegmentFacts,
     Snapshot,
 )
-from commitlogfs.store.retention.rules import KEPT_SEGMENTS, Mode, RetentionRules, Trigger
+from commitlogfs.store.retention.rules import Mode, RetentionRules, Trigger
 
 __all__ = [
     "KEPT_SEGMENTS",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from commitlogfs.store.disks.capacity import compare_size, segments_fitting
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.lost_writes import LostWrite
 from commitlogfs.store.retention.facts import DiskFacts, Snapshot
@@ -17,6 +18,8 @@ _LOSSES_SHOWN: Final = 3
 class AlertCode(Enum):
     FOREIGN_DATA = "foreign-data"
     """A disk is above `force`, and would also be without our segments."""
+    DISK_TOO_SMALL = "disk-too-small"
+    """Not even an empty disk would have room for a segment."""
     ALL_FULL = "all-full"
     NO_WRITABLE_DISK = "no-writable-disk"
     DISK_FAILED = "disk-failed"
@@ -102,6 +105,7 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
         alerts += _trouble_alerts(disk)
     for disk in writable:
         assert disk.measured is not None
+        alerts += _size_alerts(disk, snapshot.log.segment_size)
         if disk.reclaims_nothing:
             text = (
                 "the latest removals there freed no space, so no more segments are removed for this disk; "
@@ -120,6 +124,13 @@ def disk_alerts(snapshot: Snapshot, incurable: frozenset[int]) -> list[Alert]:
     if all_full(snapshot):
         alerts.append(Alert(AlertCode.ALL_FULL, "", "every disk is full, so new segments are refused; free space"))
     return alerts
+
+
+def _size_alerts(disk: DiskFacts, segment_size: int) -> list[Alert]:
+    if disk.measured is None or segments_fitting(disk.measured, disk.thresholds, segment_size):
+        return []
+    (finding,) = compare_size(disk.path, disk.measured, disk.thresholds, segment_size)
+    return [Alert(AlertCode.DISK_TOO_SMALL, disk.path, f"{finding.message}; {finding.remedy}")]
 
 
 def _trouble_alerts(disk: DiskFacts) -> list[Alert]:

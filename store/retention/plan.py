@@ -4,10 +4,10 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from commitlogfs.store.disks.capacity import KEPT_SEGMENTS
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.retention.facts import DiskFacts, SegmentFacts, Snapshot
-from commitlogfs.store.retention.rules import KEPT_SEGMENTS
 
 Usages = Mapping[DiskNumber, DiskUsage]
 Goal = Callable[[Usages], bool]

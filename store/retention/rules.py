@@ -2,11 +2,6 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
-
-KEPT_SEGMENTS: Final = 3
-"""Number of the newest segments, which no rule removes: the active one, the one made ahead, and the one that a
-recovery starts from."""
 
 
 class Mode(Enum):

@@ -27,13 +27,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from commitlogfs.store.disks.capacity import KEPT_SEGMENTS
 from commitlogfs.store.disks.forecast import Removals, seconds_until_expired
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.moves.targets import Target, expiry_of
 from commitlogfs.store.placement import POLICIES
 from commitlogfs.store.retention.engine import Decision, EngineState, Rule, decide
 from commitlogfs.store.retention.facts import Moment
-from commitlogfs.store.retention.rules import KEPT_SEGMENTS, Mode, RetentionRules, Trigger
+from commitlogfs.store.retention.rules import Mode, RetentionRules, Trigger
 from commitlogfs.store.retention.simulated_broker import (
     FIRST_RUN_S,
     INTERVAL_S,

@@ -13,13 +13,13 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Final
 
+from commitlogfs.store.disks.capacity import KEPT_SEGMENTS
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.eligibility import DiskView, Eligibility, evaluate
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.placement import Candidate, PlacementPolicy, PlacementRequest
 from commitlogfs.store.retention.facts import DiskFacts, Moment, SegmentFacts, Snapshot
-from commitlogfs.store.retention.rules import KEPT_SEGMENTS
 from commitlogfs.store.retention.statfs import DiskShare
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds

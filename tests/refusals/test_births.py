@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import run_cli
+from support.loop_disks import DiskFarm
 from support.pools import MIB, PoolMount
 from support.refusals import write_segment
 from support.snapshots import snapshot
@@ -64,6 +65,42 @@ def store(bare: PoolMount) -> PoolMount:
 def test_init_refuses_a_directory_with_anything_in_it(bare: PoolMount) -> None:
     (disks_of(bare)[1] / "note\x1b[2J").touch()
     refused(bare, "init", f"{bare.disks[1]}: not empty (it holds 'note\\x1b[2J')", "adopt")
+
+
+@pytest.mark.root
+def test_init_refuses_a_disk_without_room_for_a_segment(disk_farm: DiskFarm, bare: PoolMount) -> None:
+    disk = disk_farm.add("ext4", 64 * MIB).path / "commitlog"
+    disk.mkdir()
+    bare.disks, bare.segment_size = [bare.disks[0], disk, bare.disks[2]], 64 * MIB
+    bare.write_config()
+    refused(
+        bare, "init", f"{disk}: its filesystem has ", "segments have 67,108,864 (segment_size)", "room for none"
+    )
+    disk.rmdir()  # then the filesystem of its parent counts
+    refused(bare, "init", f"{disk}: its filesystem has ", "smaller segment_size", "[disk-too-small]")
+
+
+@pytest.mark.root
+def test_a_disk_without_room_for_what_is_kept_is_reported(disk_farm: DiskFarm, bare: PoolMount) -> None:
+    disk = disk_farm.add("ext4", 64 * MIB).path / "commitlog"
+    disk.mkdir()
+    bare.disks, bare.segment_size = [bare.disks[0], disk, bare.disks[2]], 20 * MIB
+    bare.write_config()
+    for options in (["--dry-run"], []):
+        made = bare.cli("--json", "init", bare.config, *options)
+        reported = {one["code"]: one["disk"] for one in made.json()["findings"]}
+        assert reported["disk-too-small"] == str(disk), options
+        assert f"warning: {disk}: its filesystem has " in made.err
+    told = {check["name"]: check["message"] for check in bare.cli("--json", "doctor", bare.config).json()["checks"]}
+    assert told["disk-too-small"].startswith(f"{disk}: its filesystem has ")
+    ran = bare.cli("--json", "check", bare.config)
+    (finding,) = [one for one in ran.json()["findings"] if one["code"] == "disk-too-small"]
+    assert ran.status == 1
+    assert finding["disk"] == str(disk)
+    assert "it has room for only 2 of them, and the newest 3 are never removed" in finding["message"]
+    bare.start()
+    bare.make_segments(range(3))
+    assert f"{disk}: its filesystem has " in bare.cli("status", bare.name).out
 
 
 def test_init_refuses_a_disk_of_a_pool(bare: PoolMount) -> None:

@@ -167,7 +167,7 @@ def test_filesystems(disk_farm: DiskFarm, make_pool: Callable[..., PoolMount], w
         assert refused(pool, bare) == f"test: {bare}: on the root filesystem; mount the new disk there first"
     assert "use ext4 or xfs [filesystem-unsuitable]" in refused(pool, "/proc/sys")
     small = disk_farm.add("ext4", 16 * MIB)
-    assert "and one segment has 33,554,432; add a larger disk" in refused(pool, small.path)
+    assert "and segments have 33,554,432 (segment_size)" in refused(pool, small.path)
     third.remount_ro()
     assert "its filesystem is read-only" in refused(pool, third.path / "commitlog")
     third.remount_rw()

@@ -108,6 +108,12 @@ def test_a_long_list_of_findings_is_cut_for_each_code():
     assert list(shortened(gaps[:5])) == [(gap, 0) for gap in gaps[:5]]
 
 
+def test_a_disk_that_is_too_small_is_not_called_full():
+    document = a_document(alerts=[{"code": "disk-too-small", "disk": "/data1"}])
+    disk = a_disk(path="/data1", refusal="no-room")
+    assert describe_disk(disk, document) == "too small for a segment: takes none"
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

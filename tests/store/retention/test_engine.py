@@ -337,6 +337,11 @@ def test_no_writable_disk_is_reported():
     assert Engine(COOPERATIVE, world).alerts() == {AlertCode.NO_WRITABLE_DISK: ""}
 
 
+def test_a_disk_too_small_for_a_segment_is_reported():
+    world = World([SimulatedDisk(1), SimulatedDisk(100)], [2])
+    assert Engine(COOPERATIVE, world).alerts() == {AlertCode.DISK_TOO_SMALL: "/data1"}
+
+
 def test_off_deletes_nothing():
     engine = Engine(RetentionRules(mode=Mode.OFF), two_disks(95, 95))
     engine.planned()
