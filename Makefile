@@ -8,8 +8,8 @@ ROOM ?=
 setup: ## system packages, virtual environment, editable install
 	@scripts/setup $(VENV)
 
-demo: setup ## three disks, one mount, a real broker, 20,000 messages (README's first command)
-	@$(PY) -m commitlogfs.bench.demo
+demo: setup ## three disks, one mount, a real broker, 20,000 messages (README's first command); KEEP=1: stay until Ctrl-C
+	@$(PY) -m commitlogfs.bench.demo $(if $(KEEP),--keep)
 
 test: setup ## the gate: what must pass before a change lands (README's second command)
 	@scripts/test-lane gate $(ROOM)

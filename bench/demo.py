@@ -1,10 +1,14 @@
 """`make demo`: three small disks, one mount, an unmodified broker, 20,000 messages, Spark, and a clean-up.
 
-Each step prints what it shows and the command that a user would type. Needs root and /dev/fuse.
+Each step prints what it shows and the command that a user would type. Needs root and /dev/fuse. With --keep, mount
+and broker stay until Ctrl-C, to be tried by hand.
 Exit status: 0 all steps succeeded; 1 a step or the clean-up failed; 128 + signal: interrupted.
 """
 
+import argparse
 import os
+import shlex
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -31,6 +35,7 @@ TOPIC = "Demo"
 STEPS = 12
 LINES_SHOWN = 24
 _PIPELINE = "commitlogfs-pipeline"
+_ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 _SEND_TIMEOUT_S = 120.0
 _CONSUME_IDLE_S = 30.0
 
@@ -42,13 +47,14 @@ class DemoFailedError(Exception):
 class Show:
     """Prints the steps for the user."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int) -> None:
         self._console = make_console(highlight=False, soft_wrap=True)
+        self._steps = steps
         self._number = 0
 
     def step(self, text: str) -> None:
         self._number += 1
-        self._console.print(f"\n[bold cyan]{self._number}/{STEPS}[/] [bold]{text}[/]")
+        self._console.print(f"\n[bold cyan]{self._number}/{self._steps}[/] [bold]{text}[/]")
 
     def command(self, *words: str) -> None:
         self._console.print(f"    $ {' '.join(words)}", style="green", markup=False)
@@ -79,8 +85,9 @@ class Show:
 
 
 class Demo:
-    def __init__(self, show: Show, site: Site, interrupts: Interrupts) -> None:
+    def __init__(self, show: Show, site: Site, interrupts: Interrupts, *, keep: bool) -> None:
         self._show = show
+        self._keep = keep
         self._site = site
         self._interrupts = interrupts
 
@@ -101,8 +108,11 @@ class Demo:
         self._show_status()
         self._count()
         self._rebuild(root, work)
+        seconds = time.monotonic() - started
+        if self._keep:
+            self._stay(distribution, names)
         self._stop(broker)
-        return time.monotonic() - started
+        return seconds
 
     def _fetch(self) -> Distribution:
         version = rocketmq.VERSIONS[0]
@@ -252,6 +262,22 @@ class Demo:
         self._show.command(f"diff -r {rebuilt} {own}")
         self._show.output(f"{len(files)} files, all identical")
 
+    def _stay(self, distribution: Distribution, names: NameServer) -> None:
+        self._show.step("Mount and broker stay: send and read with RocketMQ's own tool, in another terminal")
+        admin = f"java -cp {shlex.quote(distribution.class_path)} {_ADMIN}"
+        where = f"-n {names.address} -t {TOPIC}"
+        self._show.command(f"export ROCKETMQ_HOME={shlex.quote(str(distribution.helper))}")
+        self._show.command(f"{admin} sendMessage {where} -c mine -p hello")
+        self._show.command(f"{admin} printMsg {where} -s mine -d true")
+        self._show.output(
+            f"The commands of commitlogfs take {self._site.mountpoint}. Ctrl-C stops and removes all."
+        )
+        try:
+            while True:
+                signal.pause()
+        except InterruptedByUserError:
+            return
+
     def _stop(self, broker: Broker) -> None:
         self._show.step("Stopping and removing everything")
         self._show.command("sh bin/mqshutdown broker && sh bin/mqshutdown namesrv")
@@ -265,7 +291,10 @@ class Demo:
 
 
 def main() -> int:
-    show, site, interrupts = Show(), Site(), Interrupts()
+    parser = argparse.ArgumentParser(description="Show commitlogfs with a real broker.")
+    parser.add_argument("--keep", action="store_true", help="keep mount and broker until Ctrl-C")
+    keep = parser.parse_args().keep
+    show, site, interrupts = Show(STEPS + keep), Site(), Interrupts()
     lack = _why_not()
     if lack:
         show.say(f"demo: {lack}", "red")
@@ -273,7 +302,7 @@ def main() -> int:
     interrupts.install()
     status, seconds = 0, 0.0
     try:
-        seconds = Demo(show, site, interrupts).run()
+        seconds = Demo(show, site, interrupts, keep=keep).run()
     except InterruptedByUserError as error:
         show.say(f"\ninterrupted ({error}): cleaning up", "yellow")
         status = 128 + error.number
