@@ -257,7 +257,7 @@ def describe_pressure(document: dict[str, Any]) -> str:
     shown = document["statfs"]["used_percent"]
     limits = document["thresholds"]
     who = "least full" if document["statfs"]["trigger"] == "all" else "fullest"
-    text = f"The broker sees {shown} % used (the {who} writable disk): "
+    text = f"The broker sees {shown} % used, and so does `df` (the {who} writable disk): "
     if shown > limits["full"]:
         return text + f"above {limits['full']} % it refuses messages and deletes its oldest segments."
     if shown > limits["force"]:
