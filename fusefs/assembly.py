@@ -139,6 +139,7 @@ class Parts:
             self.sources,
             self.member_records.record_removals,
             lambda removal, error: self.retention.record_refused(removal, error),
+            lambda: self.latest_figures().shown_percent,
             observer,
         )
         self.freeing = Freeing(commitlog, disks, self.handles, self.to_free, self.sources.put_back_if_changed)
@@ -219,6 +220,10 @@ class Parts:
         not answer soon."""
         requests = self.commitlog.timing.requests
         await self.usage.refresh_soon(requests.statfs_age_s, requests.refresh_s)
+        return self.latest_figures()
+
+    def latest_figures(self) -> StatfsFigures:
+        """The same, by the latest measurements."""
         shares = tuple(
             DiskShare(
                 disk.present_state,

@@ -6,6 +6,7 @@ A file that is in use is retired instead of unlinked, so that its users can read
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import trio
@@ -53,11 +54,13 @@ class Removals:
         moved: MovedSegments,
         record_removals: Callable[[], Awaitable[None]],
         record_refused: Callable[[Removal, Exception], None],
+        shown_percent: Callable[[], int],
         observer: Observer,
     ) -> None:
         """`record_refused` is called with each removal that has failed, also when nobody waits for it any more.
         `to_free` is reminded of files that left the log while open. `invalidate_entry` makes the kernel drop a
-        name and its inode; it does not block. `record_removals`: as of MemberRecords."""
+        name and its inode; it does not block. `record_removals`: as of MemberRecords. `shown_percent` is the fill
+        level that statfs shows, by which a broker decides what it removes."""
         self._commitlog = commitlog
         self._disks = disks
         self._changes = changes
@@ -67,6 +70,7 @@ class Removals:
         self._moved = moved
         self._record_removals = record_removals
         self._record_refused = record_refused
+        self._shown_percent = shown_percent
         self._observer = observer
 
     async def unlink(self, name: bytes) -> None:
@@ -76,7 +80,7 @@ class Removals:
             removal = self._commitlog.plan_remove(name)
             for left_over in await self._find_left_over(removal):
                 await self.carry_out(left_over)
-            await self.carry_out(removal)
+            await self.carry_out(replace(removal, why=f"statfs shows {self._shown_percent()} % used"))
 
     async def record_found_removed(self, name: bytes) -> None:
         """The caller of the mount has asked a former daemon for this removal, and no disk has the file.

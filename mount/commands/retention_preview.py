@@ -10,18 +10,20 @@ from commitlogfs.console.formatting import approximate_duration, approximate_siz
 from commitlogfs.console.output import Output
 from commitlogfs.mount.location import control_socket
 from commitlogfs.mount.location.which_mount import find_target
-from commitlogfs.mount.views.status_text import describe_alert, describe_retention
+from commitlogfs.mount.views.status_text import describe_alert, describe_pressure, describe_retention
 
 _SHOWN = 10
 
 
 def preview(which: str | None, *, as_json: bool) -> None:
     """Ask the daemon and print. Raises UnreachableError."""
-    answer = control_socket.ask(find_target(which).socket, "retention")
+    socket = find_target(which).socket
+    answer = control_socket.ask(socket, "retention")
     if settings.wants_json(as_json):
         typer.echo(json.dumps(answer, indent=2))
         return
     output = Output()
+    output.paragraph(describe_pressure(control_socket.ask(socket, "status")))
     output.paragraph(describe_retention(answer["retention"]))
     for alert in answer["retention"]["alerts"]:
         output.paragraph(describe_alert(alert), "bold red")
@@ -30,7 +32,7 @@ def preview(which: str | None, *, as_json: bool) -> None:
 
 def _show(removals: list[dict[str, Any]], output: Output) -> None:
     if not removals:
-        output.paragraph("At present no segment would be removed.")
+        output.paragraph("At present the filesystem would remove no segment.")
         return
     total = approximate_size(sum(removal["bytes"] for removal in removals))
     first = removals[0]

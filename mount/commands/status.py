@@ -13,7 +13,7 @@ from commitlogfs.console.errors import UserError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size
 from commitlogfs.console.output import Output
-from commitlogfs.mount.location import runtime_directory
+from commitlogfs.mount.location import control_client, runtime_directory
 from commitlogfs.mount.location.which_mount import Target, find_target, running_targets
 from commitlogfs.mount.views.rebalance_text import describe_rebalance
 from commitlogfs.mount.views.scrub_text import describe_summary
@@ -27,12 +27,14 @@ from commitlogfs.mount.views.status_text import (
     describe_offline,
     describe_passthrough,
     describe_pressure,
+    describe_removed_lately,
     describe_retention,
     describe_store_root,
     shortened,
 )
 from commitlogfs.store.printable import printable
 
+_REMOVALS = 1000
 _HEADINGS = ("disk", "path", "state", "used", "free", "segments")
 _MOUNT_HEADINGS = ("name", "mountpoint", "segments", "shown used", "remarks")
 _RIGHT = frozenset({"used", "free", "segments"})
@@ -64,13 +66,27 @@ def status(
         if len(targets) > 1:
             _show_all(targets, as_json=settings.wants_json(as_json), check=check)
             return
-    document = find_target(which, of_others=True).status()
+    target = find_target(which, of_others=True)
+    document = target.status()
     if settings.wants_json(as_json):
         typer.echo(json.dumps(document, indent=2))
     else:
-        _show(document, Output())
+        _show(document, _removals(target), Output())
     if check and _is_in_trouble(document):
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _removals(target: Target) -> list[dict[str, Any]]:
+    """The latest removals by the journal; none for a mount of another user, or without a journal."""
+    if target.others_mountpoint is not None:
+        return []
+    try:
+        found: list[dict[str, Any]] = control_client.ask(
+            target.socket, "decisions", kind="removed", limit=_REMOVALS
+        )["decisions"]
+    except UserError:
+        return []
+    return found
 
 
 def _is_in_trouble(document: dict[str, Any]) -> bool:
@@ -104,7 +120,7 @@ def _document_or_error(target: Target) -> dict[str, Any]:
         return {"name": target.name, "mountpoint": mountpoint, "error": str(error)}
 
 
-def _show(document: dict[str, Any], output: Output) -> None:
+def _show(document: dict[str, Any], removals: list[dict[str, Any]], output: Output) -> None:
     daemon = document["daemon"]
     # A daemon of an older release does not report its version.
     version = f" (version {daemon['version']})" if "version" in daemon else ""
@@ -123,13 +139,14 @@ def _show(document: dict[str, Any], output: Output) -> None:
     output.line("")
     if document.get("rebalance") is not None:  # a daemon of a former version does not report it
         output.paragraph(describe_rebalance(document["rebalance"]))
-    checksums = describe_checksums(document)
-    if checksums:
-        output.paragraph(checksums)
-    scrub = describe_summary(document)
-    if scrub:
-        output.paragraph(scrub)
-    output.paragraph(describe_pressure(document))
+    remarks = (
+        describe_checksums(document),
+        describe_summary(document),
+        describe_pressure(document),
+        describe_removed_lately(removals, document["composed_at"]),
+    )
+    for text in filter(None, remarks):
+        output.paragraph(text)
     output.paragraph(describe_retention(document["retention"]))
     output.paragraph(describe_store_root(document))
     for finding, left_out in shortened(document["findings"]):

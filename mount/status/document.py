@@ -33,7 +33,6 @@ from commitlogfs.store.disks.membership import RebalanceMode
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.findings import Finding
 from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.retention.statfs import StatfsFigures
 from commitlogfs.store.segment import format_segment_name
 from commitlogfs.store.slowness.policy import Comparison, Slowness
 
@@ -149,7 +148,7 @@ class StatusReport:
                 "trigger": self._config.retention.trigger.value,
                 "blocks": figures.blocks,
                 "free": figures.free,
-                "used_percent": _shown_percent(figures),
+                "used_percent": figures.shown_percent,
             },
             "retention": self._retention(share),
             "store_root": store_root,
@@ -313,8 +312,3 @@ def one_line(document: dict[str, Any]) -> str:
         for disk in document["disks"]
     )
     return f"{document['segments']['count']} segments on {disks}"
-
-
-def _shown_percent(figures: StatfsFigures) -> int:
-    """The whole percent that the broker computes from what statfs shows."""
-    return -(-(figures.blocks - figures.free) * 100 // figures.blocks)

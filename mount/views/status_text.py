@@ -12,6 +12,7 @@ from commitlogfs.mount.status.disk_content import describe_held
 _FAILURES: Final = frozenset({"failed", "offline", "unreadable", "unresponsive", "vanished"})
 MOST_OF_A_CODE: Final = 5
 """Findings of one code that are shown: a disk that was given up leaves one for each segment."""
+_LATELY_S: Final = 3600.0
 _NO_ANSWER: Final = "does not answer: gets no new segments until it does"
 
 
@@ -265,6 +266,20 @@ def describe_pressure(document: dict[str, Any]) -> str:
     if shown > limits["clean"]:
         return text + f"above {limits['clean']} % it deletes expired segments at once."
     return text + f"it deletes nothing for lack of space before {limits['clean']} %."
+
+
+def describe_removed_lately(decisions: Sequence[dict[str, Any]], now_s: float) -> str:
+    """The segments that callers of the mount have removed within the last hour; empty without any. `decisions` are
+    entries of the journal, newest first."""
+    lately = [one for one in decisions if one["facts"].get("reason") == "unlink" and one["at"] >= now_s - _LATELY_S]
+    if not lately:
+        return ""
+    newest, seconds = lately[0], lately[0]["at"] - lately[-1]["at"]
+    within = f" within {approximate_duration(seconds)}" if len(lately) > 1 else ""
+    reason = f" ({newest['facts']['why']})" if newest["facts"].get("why") else ""
+    count, when = count_of(len(lately), "segment"), local_minute(newest["at"])
+    who = "Removed through the mount in the last hour, as by the broker"
+    return f"{who}: {count}{within}, the latest at {when}{reason}."
 
 
 def describe_retention(retention: dict[str, Any]) -> str:

@@ -35,6 +35,11 @@ class StatfsFigures:
     free: int
     used_ratio: Fraction
 
+    @property
+    def shown_percent(self) -> int:
+        """The whole percent that the broker computes from these figures."""
+        return -(-(self.blocks - self.free) * 100 // self.blocks)
+
 
 def compose(
     shares: tuple[DiskShare, ...], trigger: Trigger, mode: Mode = Mode.COOPERATIVE, *, forced_are_open: bool = False

@@ -5,6 +5,7 @@ The tests with `loop_pool` share one pool and leave its disks empty enough and o
 
 import itertools
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,6 +200,11 @@ def test_a_segment_removed_by_the_broker(loop_pool: PoolMount, indexes: Iterator
     (loop_pool.mountpoint / oldest).unlink()
     text = text_of(loop_pool, oldest)
     assert f"Segment {oldest} is gone: removed by a caller of the mount (unlink)" in text
+    status = " ".join(loop_pool.cli("status", loop_pool.config).out.split())
+    removed = (
+        r"in the last hour, as by the broker: \d+ segments?.*, the latest at \S+ \S+ \(statfs shows \d+ % used\)"
+    )
+    assert re.search(removed, status), status
     assert f"{oldest}: placed on" in text
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from commitlogfs.console.formatting import local_minute
 from commitlogfs.mount.views.status_text import (
     describe_checksums,
     describe_degraded,
@@ -12,6 +13,7 @@ from commitlogfs.mount.views.status_text import (
     describe_drain,
     describe_log,
     describe_pressure,
+    describe_removed_lately,
     describe_store_root,
     shortened,
 )
@@ -254,6 +256,23 @@ def test_store_root(used, said):
     text = describe_store_root(a_document(store_root={"path": "/store", "used_percent": used}))
     assert text.startswith("The store root /store")
     assert said in text
+
+
+def a_removal(at: float, reason: str = "unlink", why: str | None = None) -> dict[str, Any]:
+    return {"at": at, "kind": "removed", "facts": {"reason": reason, "why": why}}
+
+
+def test_what_the_broker_has_removed_lately():
+    now = 1_700_000_000.0
+    latest = a_removal(now - 60, why="statfs shows 86 % used")
+    removals = [latest, *(a_removal(now - 60 - second) for second in range(1, 22)), a_removal(now - 3700)]
+    said = describe_removed_lately(removals, now)
+    assert said.startswith(
+        "Removed through the mount in the last hour, as by the broker: 22 segments within 21 s, "
+    )
+    assert said.endswith(f"the latest at {local_minute(now - 60)} (statfs shows 86 % used).")
+    assert "1 segment, the latest" in describe_removed_lately([latest], now)
+    assert describe_removed_lately([a_removal(now, "force"), a_removal(now - 3700)], now) == ""
 
 
 def test_slow_disks():
