@@ -20,7 +20,7 @@ COMMAND = (str(Path(sys.executable).with_name("commitlogfs")),)
 PIPELINE = (str(Path(sys.executable).with_name("commitlogfs-pipeline")),)
 _PLAIN_OUTPUT = {"COLUMNS": "200", "NO_COLOR": "1"}
 _OUTPUTS = (1, 2)
-_NEEDS_A_PROCESS = {"mount", "restart", "top"}
+_NEEDS_A_PROCESS = {"mount", "top"}
 """Verbs that change the process they run in, fork it, or leave processes behind."""
 
 
