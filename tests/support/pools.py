@@ -109,10 +109,14 @@ class PoolMount:
         """Serve in a child process; returns when the mount answers. That process is the daemon itself, and with it
         the mount lives and dies, unless `options` of `mount` say otherwise."""
         self.write_config()
+        self.launch([*COMMAND, "mount", "-v", *(options or ("--no-keeper",)), str(self.config)])
+
+    def launch(self, command: Sequence[str]) -> None:
+        """As `start`, with a command that serves the written configuration."""
         with self.log_path.open("ab") as log:
             self._log_start = log.tell()
             self.daemon = subprocess.Popen(
-                [*self.launcher, *COMMAND, "mount", "-v", *(options or ("--no-keeper",)), str(self.config)],
+                [*self.launcher, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
