@@ -44,14 +44,14 @@ def key_of(attributes: FileAttributes) -> Key:
 def read_checksum(fd: int, state: FileAttributes, *, is_kept: bool = False) -> bytes | None:
     """The digest that an open file has for this state of it, or, if it `is_kept`, from a former state. Raises
     OSError."""
-    recorded = _recorded(fd)
+    recorded = read_recorded(fd)
     return recorded.digest if recorded is not None and (is_kept or recorded.key == key_of(state)) else None
 
 
-def read_digest(file: int | str) -> bytes | None:
-    """The digest that a file, given as descriptor or path, has, perhaps of a former state. Raises OSError."""
-    recorded = _recorded(file)
-    return None if recorded is None else recorded.digest
+def read_recorded(file: int | str) -> Checksum | None:
+    """The checksum that a file, given as descriptor or path, has, perhaps of another file or a former state. Raises
+    OSError."""
+    return parse_checksum(_attribute(file, layout.XATTR_CHECKSUM))
 
 
 def write_checksum(fd: int, digest: bytes) -> None:
@@ -64,7 +64,7 @@ def write_checksum(fd: int, digest: bytes) -> None:
 def rebind_checksum(fd: int) -> bool:
     """Bind the digest that an open file has to its present state, whatever state it was of; durable. Returns
     whether it has one. Raises OSError."""
-    recorded = _recorded(fd)
+    recorded = read_recorded(fd)
     if recorded is None:
         return False
     if recorded.key != key_of(unpack(stat_fd(fd))):
@@ -88,7 +88,7 @@ def find_checksums(dirfd: int, names: Iterable[bytes]) -> list[Found]:
     found = []
     for name in names:
         try:
-            recorded = _recorded(f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}")
+            recorded = read_recorded(f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}")
             attributes = stat_name(dirfd, name)
         except OSError:
             continue
@@ -186,10 +186,6 @@ def read_verdict(file: int | str) -> bytes:
     """The attribute of the verdict (store/scrub/verdict.py) on a file, given as descriptor or path; empty without
     one. One that is empty itself is returned as a zero byte. Raises OSError."""
     return _attribute(file, layout.XATTR_VERDICT)
-
-
-def _recorded(file: int | str) -> Checksum | None:
-    return parse_checksum(_attribute(file, layout.XATTR_CHECKSUM))
 
 
 def _attribute(file: int | str, name: str) -> bytes:

@@ -3,9 +3,19 @@
 import os
 from typing import NamedTuple
 
-from commitlogfs.store.files.hashing import read_digest, read_verdict
+from commitlogfs.store.files.attributes import stat_name, unpack
+from commitlogfs.store.files.hashing import key_of, read_recorded, read_verdict
 from commitlogfs.store.moves.mark import Source, read_mark_of
 from commitlogfs.store.moves.unreadable import parse_unreadable, read_unreadable_record
+
+
+class Damage(NamedTuple):
+    """Signs that a file is not right. Of several copies, the best one has the least."""
+
+    unreadable_bytes: int = 0
+    has_verdict: bool = False
+    is_foreign: bool = False
+    """As ContentRecord.is_foreign. It counts least: the content of such a file may well be right."""
 
 
 class ContentRecord(NamedTuple):
@@ -15,20 +25,31 @@ class ContentRecord(NamedTuple):
     unreadable: tuple[tuple[int, int], ...]
     """Ranges that could not be read when it was copied."""
     digest: bytes | None
-    """Checksum, perhaps of a former state."""
+    """Checksum of this file in its present state."""
+    is_foreign: bool
+    """Whether its checksum is that of another file or state: a program has copied or changed it, with all its
+    attributes, and nothing tells what it has now."""
     has_verdict: bool
 
     @property
-    def damage(self) -> tuple[int, bool]:
-        """The best one of several copies has the least."""
-        return sum(end - begin for begin, end in self.unreadable), self.has_verdict
+    def damage(self) -> Damage:
+        lost = sum(end - begin for begin, end in self.unreadable)
+        return Damage(lost, self.has_verdict, self.is_foreign)
 
 
 def read_record(dirfd: int, name: bytes) -> ContentRecord:
     """The records of the file `name` in a disk's directory, which is not opened. Blocks. Raises OSError."""
     file = f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}"
     unreadable = parse_unreadable(read_unreadable_record(file) or b"").ranges
-    return ContentRecord(read_mark_of(file), tuple(unreadable), read_digest(file), bool(read_verdict(file)))
+    recorded = read_recorded(file)
+    is_own = recorded is not None and recorded.key == key_of(unpack(stat_name(dirfd, name)))
+    return ContentRecord(
+        read_mark_of(file),
+        tuple(unreadable),
+        recorded.digest if recorded is not None and is_own else None,
+        recorded is not None and not is_own,
+        bool(read_verdict(file)),
+    )
 
 
 def may_lack_content(copy: ContentRecord, former: Source) -> bool:
@@ -43,8 +64,8 @@ def lacks_content(copy: ContentRecord, former: ContentRecord) -> bool:
     former file lacked already is not to be had from it. Pure.
 
     Two copies of one file may differ, as each has what the disk returned then. They are certainly equal if they
-    have the same checksum, and no scrub or move has found either damaged: the copy may be on a disk that was away,
-    and be worse.
+    have the same checksum, each of its present state, and no scrub or move has found either damaged: the copy may
+    be on a disk that was away, and be worse.
     """
     if copy.unreadable and copy.unreadable != former.unreadable:
         return True

@@ -14,6 +14,7 @@ from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files.attributes import ino_of, nlink_of, unpack
 from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.gaps import gaps_between
+from commitlogfs.store.moves.former import Damage
 from commitlogfs.store.moves.mark import MarkedFile, Source, may_replace, source_of
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Catalog, Role, Segment
@@ -50,7 +51,7 @@ def take_inventory(
     opened: Set[tuple[DiskNumber, int]] = frozenset(),
     holds_nothing: Callable[[Segment], bool] = is_empty,
     mark_of: Callable[[Segment], Source | None] = lambda _: None,
-    damage_of: Callable[[Segment], tuple[int, bool]] = lambda _: (0, False),
+    damage_of: Callable[[Segment], Damage] = lambda _: Damage(),
     newest_missing: BaseOffset | None = None,
     *,
     is_served: bool = False,
@@ -114,7 +115,7 @@ class _SegmentSorting:
         opened: Set[tuple[DiskNumber, int]],
         holds_nothing: Callable[[Segment], bool],
         mark_of: Callable[[Segment], Source | None],
-        damage_of: Callable[[Segment], tuple[int, bool]],
+        damage_of: Callable[[Segment], Damage],
         newest_missing: BaseOffset | None,
         *,
         is_served: bool,
@@ -315,7 +316,7 @@ def _moved_copy(
     copies: list[Segment],
     segment_size: int,
     mark_of: Callable[[Segment], Source | None],
-    damage_of: Callable[[Segment], tuple[int, bool]],
+    damage_of: Callable[[Segment], Damage],
 ) -> Segment | None:
     """The one of several files of one segment that is the segment, because moves have left the others; None if it
     is not clear which. Of equal copies it is the best one, and of those that seem equally good the latest: that was

@@ -28,7 +28,7 @@ from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
-from commitlogfs.store.moves.former import lacks_content, may_lack_content, read_record
+from commitlogfs.store.moves.former import Damage, lacks_content, may_lack_content, read_record
 from commitlogfs.store.moves.mark import is_repair_of, read_mark, remove_mark, source_of
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
@@ -552,12 +552,12 @@ def _inventory_of(
     )
 
 
-def _damage_of(dirfd: int, copy: Segment) -> tuple[int, bool]:
+def _damage_of(dirfd: int, copy: Segment) -> Damage:
     """As ContentRecord.damage. Another copy is better than one that cannot be read."""
     try:
         return read_record(dirfd, copy.name).damage
     except OSError:
-        return copy.size, True
+        return Damage(copy.size, True, True)
 
 
 def _find_without_data(

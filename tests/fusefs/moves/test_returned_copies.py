@@ -1,6 +1,7 @@
 """Segments that were copied again while the disk of their copies was away."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -204,6 +205,35 @@ def test_a_copy_that_was_written_to_is_the_segment(directories: list[Path]) -> N
     with away.opened() as parts:
         assert segment(parts, index).disk == second
         assert FindingCode.DUPLICATE_SEGMENT not in [finding.code for finding in away.findings]
+        trio.run(parts.sources.finish)
+    assert away.holders(index) == {first, second}
+    with away.opened() as parts:
+        finish_moves(away.pool)
+    assert away.holders(index) == {first, second}
+
+
+def replace_by_copy(path: Path) -> None:
+    """As `rsync -aX` of a whole disk makes it: another file with the same content, attributes and times."""
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    for name in os.listxattr(path):
+        os.setxattr(copy, name, os.getxattr(path, name))
+    shutil.copystat(path, copy)
+    copy.rename(path)
+
+
+def test_a_file_that_a_program_has_copied_takes_no_place(directories: list[Path]) -> None:
+    """It is the latest of all, and its checksum is that of the file that it was copied from."""
+    away, index, first = copied_twice(directories, is_read_only=False)
+    (second,) = away.holders(index) - {first}
+    former = directories[first - 1] / name_of(index).decode()
+    put_unseen(former, bytes(SIZE))  # a failing disk returned that
+    replace_by_copy(former)
+    with away.opened() as parts:
+        assert segment(parts, index).disk == second
+        assert place(parts, index).read_bytes() == content(index)
+        trio.run(parts.sources.finish)
+    assert away.holders(index) == {first, second}
 
 
 def test_two_copies_that_were_written_to_are_a_duplicate(directories: list[Path]) -> None:
