@@ -390,8 +390,8 @@ class DiskFiles:
         await self._run_abandonable("setxattr", remove_it, self._timing.stat_s)
 
     async def put_back(self, source: Segment, copy: Copy | None = None) -> PackedAttributes:
-        """Give a retired file its segment's name back, durably, with owner, mode and the mark of its copy, if there
-        is one; its attributes. Raises DiskError, OSError."""
+        """Give a retired file its segment's name back, durably, with owner and mode of its copy, if there is one,
+        and a mark; its attributes. Raises DiskError, OSError."""
         name = format_segment_name(source.base_offset)
         work = partial(putting_back.put_back, self._disk.dirfd, source.placed_as, source.ino, name, copy)
         return await self._run("rename", work)

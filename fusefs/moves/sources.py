@@ -24,7 +24,7 @@ from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import FileAttributes, unpack
 from commitlogfs.store.files.remove import Reason, name_with
 from commitlogfs.store.moves.former import lacks_content, may_lack_content
-from commitlogfs.store.moves.mark import source_of
+from commitlogfs.store.moves.mark import Source, source_of
 from commitlogfs.store.moves.putting_back import Copy
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog, Removal
@@ -394,19 +394,33 @@ class Sources:
             if seen is None:
                 raise DiskFailedError(where.path, f"{copy.name.decode()}: was moved here, and cannot be read")
             try:
-                await where.remove_mark(copy.name, copy.ino)
-                attributes = await disk.put_back(source, Copy(copy.disk, unpack(seen)))
+                mark = await self._mark_to_put_back(copy, unpack(seen))
+                attributes = await disk.put_back(source, Copy(unpack(seen), mark))
             except (DiskError, OSError) as error:
                 log_event(log, logging.ERROR, "not_put_back", segment=copy.name, reason=str(error))
                 raise DiskFailedError(
                     disk.path, f"{copy.name.decode()}: was moved, and cannot be put back ({error})"
                 ) from error
             self._commitlog.record_put_back(copy, source, attributes)
+        for file in self._commitlog.others.sources(source.base_offset):
+            self._kept.pop((file.disk, file.ino), None)  # it was compared with the copy
         self._forget(source)
         self._written_to[source.disk, source.ino] = source
         self._invalidate_entry(source.name, 0)
         self._moved.remind(copy.disk)
         log_event(log, logging.WARNING, "put_back", segment=source.name, disk=disk.path, reason=reason)
+
+    async def _mark_to_put_back(self, copy: Segment, seen: FileAttributes) -> Source:
+        """The mark that lets a source take the place of its copy, and of all other files of the segment. Removes
+        that of the copy where it is not needed. Raises DiskError, OSError."""
+        where = self._disks[copy.disk]
+        if not self._is_mark_needed(copy):
+            await where.remove_mark(copy.name, copy.ino)
+            return source_of(copy.disk, seen)
+        common = (await where.content_record(copy.name)).mark
+        if common is None or common.mtime_ns != seen.mtime_ns:
+            return source_of(copy.disk, seen)
+        return common
 
 
 def _was_written_to(source: FileAttributes, copy: FileAttributes) -> bool:

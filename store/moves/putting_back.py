@@ -10,6 +10,10 @@ one that the log has: so it gets its name back before the deletion is answered.
       it, with its owner and mode
     3 give it its name back, sync           both files; the former one is marked: the next daemon takes that
     4 remove the copy                       the former file
+
+If another file of the segment has the name, or may have it on a missing disk, the copy keeps its mark, and step 2
+gives that to the former file, too, unless somebody has written to the copy. All files with it are one segment, and
+the one that was written to since is the best of them.
 """
 
 import errno
@@ -17,18 +21,18 @@ import os
 from typing import NamedTuple
 
 from commitlogfs.store import layout
-from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.files import allocate, durable, safe_open
 from commitlogfs.store.files.attributes import FileAttributes, PackedAttributes, stat_fd, unpack
-from commitlogfs.store.moves.mark import source_of, write_mark
+from commitlogfs.store.moves.mark import Source, write_mark
 
 
 class Copy(NamedTuple):
     """The file that the segment was moved to."""
 
-    disk: DiskNumber
     attributes: FileAttributes
     """A caller may have changed owner and mode since the move."""
+    mark: Source
+    """Mark that the former file gets."""
 
 
 def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Copy | None) -> PackedAttributes:
@@ -42,7 +46,7 @@ def put_back(dirfd: int, retired_name: bytes, ino: int, name: bytes, copy: Copy 
         try:
             if copy is not None:
                 _set_owner_and_mode(fd, copy.attributes)
-                write_mark(fd, source_of(copy.disk, copy.attributes))
+                write_mark(fd, copy.mark)
                 os.fsync(fd)
             if not allocate.is_certainly_absent(dirfd, name):
                 raise FileExistsError(errno.EEXIST, "is taken", os.fsdecode(name))

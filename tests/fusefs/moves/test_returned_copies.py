@@ -1,5 +1,6 @@
 """Segments that were copied again while the disk of their copies was away."""
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from commitlogfs.store import layout
 from commitlogfs.store.clock import SYSTEM_CLOCK
 from commitlogfs.store.disks.directories import DiskSpec
 from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
+from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.findings import FindingCode
 from commitlogfs.store.placement import POLICIES
@@ -234,6 +236,56 @@ def test_a_file_that_a_program_has_copied_takes_no_place(directories: list[Path]
         assert place(parts, index).read_bytes() == content(index)
         trio.run(parts.sources.finish)
     assert away.holders(index) == {first, second}
+
+
+def test_a_source_that_is_put_back_beside_a_third_file_is_the_segment(directories: list[Path]) -> None:
+    """The marks still tell so after a crash before any of the copies is removed."""
+    away, index, first = copied_twice(directories, is_read_only=True)
+    away.is_read_only = False
+    os.removexattr(directories[first - 1] / name_of(index).decode(), layout.XATTR_CHECKSUM)  # so that it stays
+    with away.opened() as parts, (directories[DRAINED - 1] / name_of(index).decode()).open("r+b", 0) as file:
+        copies = away.holders(index) - {DRAINED}
+        assert len(copies) == 2
+
+        async def main() -> None:
+            await parts.sources.finish()
+            assert away.holders(index) == copies
+            source = next(one for one in parts.commitlog.others.moved(DRAINED) if one.base_offset == index * SIZE)
+            file.write(b"late")
+            assert await parts.sources.put_back_if_changed(source)
+
+        trio.run(main)
+    for _ in range(2):
+        with away.opened() as parts:
+            assert segment(parts, index).disk == DRAINED
+            assert place(parts, index).read_bytes()[:4] == b"late"
+            trio.run(parts.sources.finish)
+    assert away.holders(index) == {DRAINED, *copies}  # both may differ
+
+
+def test_a_put_back_that_a_crash_interrupts_takes_no_segment_away(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third file has the name."""
+    away, index, first = copied_twice(directories, is_read_only=True)
+    away.is_read_only = False
+    os.removexattr(directories[first - 1] / name_of(index).decode(), layout.XATTR_CHECKSUM)
+    with away.opened() as parts, (directories[DRAINED - 1] / name_of(index).decode()).open("r+b", 0) as file:
+
+        async def fail(*_: object) -> None:
+            raise OSError(errno.EIO, "dies")
+
+        async def main() -> None:
+            await parts.sources.finish()
+            source = next(one for one in parts.commitlog.others.moved(DRAINED) if one.base_offset == index * SIZE)
+            file.write(b"late")
+            monkeypatch.setattr(type(parts.disk_files[DRAINED]), "put_back", fail)
+            with pytest.raises(DiskFailedError):
+                await parts.sources.put_back_if_changed(source)
+
+        trio.run(main)
+    with away.opened() as parts:
+        assert place(parts, index).read_bytes() == content(index)
 
 
 def test_two_copies_that_were_written_to_are_a_duplicate(directories: list[Path]) -> None:
