@@ -219,7 +219,10 @@ class Sources:
             return ""
         if of_copy.unreadable:
             return "the copy lacks what could not be read there; give that disk up"
-        return "it may differ from the copy; compare the two, and delete this one on its disk"
+        return (
+            "it may differ from the copy. Compare the two: if the copy is right, move this file away and run "
+            "`commitlogfs restart`, else unmount and move the copy away"
+        )
 
     async def _let_go(self, source: Segment, *, is_leaving: bool = False) -> None:
         """Remove a source, or set it aside while it is open, or if it is damaged or was written to; durable.

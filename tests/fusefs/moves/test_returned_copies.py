@@ -322,7 +322,9 @@ def test_a_copy_with_another_checksum_stays(directories: list[Path]) -> None:
     with away.opened() as parts:
         trio.run(parts.sources.finish)
         (source,) = parts.commitlog.others.sources(BaseOffset(index * SIZE))
-        assert "may differ" in parts.sources.why_named(source)
+        why_named = parts.sources.why_named(source)
+        assert "may differ" in why_named
+        assert "if the copy is right, move this file away" in why_named
     assert away.holders(index) == {first, second}
 
 
