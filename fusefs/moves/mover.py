@@ -36,6 +36,7 @@ from commitlogfs.store.files.allocate import Owner
 from commitlogfs.store.files.attributes import unpack
 from commitlogfs.store.moves import repair
 from commitlogfs.store.moves.copy import CHUNK_BYTES, Restored, SegmentCopy, open_restored, open_source
+from commitlogfs.store.moves.former import read_record
 from commitlogfs.store.moves.mark import Source, read_mark, source_of
 from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Role, Segment
@@ -176,8 +177,8 @@ class Mover:
             require_wanted()
             progress = Progress(file.name, file.size, file.disk, target)
             with self._counted(progress):
-                await self.require_only_file(file)
-                copy = await self._open_source(file, salvages=salvages)
+                common = await self._mark_to_hand_on(file, salvages=salvages)
+                copy = await self._open_source(file, common, salvages=salvages)
                 try:
                     copy.require_size(self._commitlog.segment_size)
                     await self._copy(copy, progress, rate, require_wanted)
@@ -373,6 +374,27 @@ class Mover:
             if is_free and target is not None:
                 self._commitlog.names.record_denied(name)
 
+    async def _mark_to_hand_on(self, file: Segment, *, salvages: bool) -> Source | None:
+        """The mark of a file, if its copy gets the same one, because a missing disk may have the file from which
+        this one was copied, or another copy of that. This one was not written to then, and its copy will be
+        certainly equal. With `salvages`, another segment gets a copy with a mark of its own: a disk that is not
+        taken back is better than a lost segment. Raises as `require_only_file`."""
+        try:
+            await self.require_only_file(file)
+        except FormerFileError:
+            dirfd = self._commitlog.disk_of(file).dirfd
+            try:
+                record = await self._step(partial(read_record, dirfd, file.name), file.disk)
+            except DiskError:
+                if salvages:
+                    return None
+                raise
+            if record.is_as_marked and record.is_certain:
+                return record.mark
+            if not salvages:
+                raise
+        return None
+
     async def require_only_file(self, file: Segment) -> None:
         """A missing disk may have the file from which this one was copied, or another copy of that file. When the
         disk is back, only the mark of this file tells that the two are one segment. Raises FormerFileError, and
@@ -385,14 +407,22 @@ class Mover:
         of_source = [member for member in unserved if member.number == mark.disk]
         raise FormerFileError(file.name, (of_source or unserved)[0].path)
 
-    async def _open_source(self, file: Segment, *, salvages: bool) -> SegmentCopy:
+    async def _open_source(self, file: Segment, common: Source | None, *, salvages: bool) -> SegmentCopy:
         dirfd = self._commitlog.disk_of(file).dirfd
         known = self._verdicts.kind_of(file)
 
         def keeps_checksum(recorded: bytes) -> bool:
             return any(kind.keeps_checksum for kind in kinds_of(known, recorded))
 
-        work = partial(open_source, dirfd, file.name, file.ino, salvages=salvages, keeps_checksum=keeps_checksum)
+        work = partial(
+            open_source,
+            dirfd,
+            file.name,
+            file.ino,
+            salvages=salvages,
+            keeps_checksum=keeps_checksum,
+            common=common,
+        )
         return await self._step(work, file.disk, SegmentCopy.close)
 
     async def _copy(
@@ -485,7 +515,9 @@ class Mover:
                 published = await disk.publish_copy(copy, name)
             except (UncertainPublishError, FileExistsError):
                 self._commitlog.names.record_uncertain(name, target)
-                self._strays[name] = copy.mark(file.disk)
+                mark = copy.mark(file.disk)
+                if mark != copy.common:  # else another file may have it, too
+                    self._strays[name] = mark
                 raise
             moved = self._commitlog.record_moved(
                 file, target, published, has_checksum=copy.has_checksum, is_compared=copy.is_compared

@@ -420,10 +420,10 @@ class Sources:
         if not self._is_mark_needed(copy):
             await where.remove_mark(copy.name, copy.ino)
             return source_of(copy.disk, seen)
-        common = (await where.content_record(copy.name)).mark
-        if common is None or common.mtime_ns != seen.mtime_ns:
+        of_copy = await where.content_record(copy.name)
+        if of_copy.mark is None or not of_copy.is_as_marked:
             return source_of(copy.disk, seen)
-        return common
+        return of_copy.mark
 
 
 def _was_written_to(source: FileAttributes, copy: FileAttributes) -> bool:

@@ -102,10 +102,13 @@ class SegmentCopy:
         *,
         salvages: bool = False,
         witnesses: _Witnesses = _NO_WITNESSES,
+        common: Source | None = None,
     ) -> None:
-        """`salvages`: blocks that cannot be read become zeros, and are recorded with the copy; and content that
-        differs from the checksum of the source is copied. `witnesses` are those of the source."""
+        """`common`: mark that the source has, and its copy gets, too, if it is certainly equal. `salvages`: blocks
+        that cannot be read become zeros, and are recorded with the copy; and content that differs from the checksum
+        of the source is copied. `witnesses` are those of the source."""
         self._source = source
+        self.common = common
         self._restored = restored
         self._salvages = salvages
         self.unreadable = UnreadableRanges()
@@ -259,6 +262,8 @@ class SegmentCopy:
 
     def mark(self, disk: DiskNumber) -> Source:
         """The mark of the copy, once it is sealed. `disk` holds the source."""
+        if self.common is not None and self.is_compared:
+            return self.common
         return source_of(disk, self._sealed)
 
     def verify_chunk(self, most: int = CHUNK_BYTES) -> int:
@@ -409,18 +414,22 @@ def open_source(
     *,
     salvages: bool = False,
     keeps_checksum: Callable[[bytes], bool] = lambda _: False,
+    common: Source | None = None,
 ) -> SegmentCopy:
-    """The copy of a segment, with nothing done yet. `salvages`: as for SegmentCopy. `keeps_checksum` returns, for
-    the attribute of the verdict on it (empty without one), whether its checksum counts although it may be of a
-    former state. Raises OSError."""
+    """The copy of a segment, with nothing done yet. `salvages`, `common`: as for SegmentCopy. `keeps_checksum`
+    returns, for the attribute of the verdict on it (empty without one), whether its checksum counts although it may
+    be of a former state. Raises OSError; SegmentChangedError if it was written to since it got the `common` mark.
+    """
     source = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
     try:
         # Afterwards a store to a mapping of the file changes its mtime, which tells that the copy is worth nothing.
         _sync(source, {*MEDIUM_ERRORS, errno.EROFS} if salvages else ())
         set_direct(source)
         before = unpack(stat_fd(source))
+        if common is not None and common.mtime_ns != before.mtime_ns:
+            raise SegmentChangedError(f"{name.decode()}: was changed when its copy began")
         witnesses = _witnesses_of(source, before, keeps_checksum, salvages=salvages)
-        return SegmentCopy(source, before, salvages=salvages, witnesses=witnesses)
+        return SegmentCopy(source, before, salvages=salvages, witnesses=witnesses, common=common)
     except BaseException:
         os.close(source)
         raise

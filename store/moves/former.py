@@ -22,6 +22,8 @@ class ContentRecord(NamedTuple):
     """The records of a segment's file about its content."""
 
     mark: Source | None
+    is_as_marked: bool
+    """Whether nobody has written to it since it was copied."""
     unreadable: tuple[tuple[int, int], ...]
     """Ranges that could not be read when it was copied."""
     digest: bytes | None
@@ -30,6 +32,11 @@ class ContentRecord(NamedTuple):
     """Whether its checksum is that of another file or state: a program has copied or changed it, with all its
     attributes, and nothing tells what it has now."""
     has_verdict: bool
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether a verified copy of it will be certainly equal to it, as `lacks_content` judges."""
+        return self.digest is not None and not self.unreadable and not self.has_verdict
 
     @property
     def damage(self) -> Damage:
@@ -41,10 +48,11 @@ def read_record(dirfd: int, name: bytes) -> ContentRecord:
     """The records of the file `name` in a disk's directory, which is not opened. Blocks. Raises OSError."""
     file = f"/proc/self/fd/{dirfd}/{os.fsdecode(name)}"
     unreadable = parse_unreadable(read_unreadable_record(file) or b"").ranges
-    recorded = read_recorded(file)
-    is_own = recorded is not None and recorded.key == key_of(unpack(stat_name(dirfd, name)))
+    mark, recorded, state = read_mark_of(file), read_recorded(file), unpack(stat_name(dirfd, name))
+    is_own = recorded is not None and recorded.key == key_of(state)
     return ContentRecord(
-        read_mark_of(file),
+        mark,
+        mark is not None and mark.mtime_ns == state.mtime_ns,
         tuple(unreadable),
         recorded.digest if recorded is not None and is_own else None,
         recorded is not None and not is_own,

@@ -5,7 +5,8 @@ copy is complete. Inode numbers are given out again, so the birth time belongs t
 
 While the disk of a copy is away, its segment may be copied from the same file again. Then several copies have the
 same mark, which says that they are one segment, also when that file is gone. So a copy keeps its mark as long as
-another file of its segment has the name, or a disk is missing.
+another file of its segment has the name, or a disk is missing. A move beside a missing disk gives the next copy the
+same mark, if that is certainly equal, and nobody has written to its source since that got the mark.
 """
 
 import errno

@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import trio
 import xxhash
 from support.pooled import PATIENT, SIZE, Parts, make, name_of, open_parts, place, segment
 
+from commitlogfs.fusefs.moves.mover import FormerFileError
 from commitlogfs.store import layout
 from commitlogfs.store.clock import SYSTEM_CLOCK
 from commitlogfs.store.disks.directories import DiskSpec
@@ -340,14 +341,91 @@ def test_a_damaged_copy_stays_beside_one_that_was_away(directories: list[Path]) 
     assert away.holders(index) == {first, second}
 
 
-def test_a_copy_is_not_moved_while_another_one_may_be_on_a_missing_disk(directories: list[Path]) -> None:
-    """Only their common mark tells that the two are one segment."""
+def move_on(parts: Parts, index: int, target: int, *, salvages: bool = False) -> None:
+    def rate() -> int:
+        return 2**40
+
+    async def main() -> None:
+        await parts.mover.move(segment(parts, index), DiskNumber(target), rate, lambda: True, salvages=salvages)
+
+    trio.run(main)
+
+
+def moved_on(directories: list[Path]) -> tuple[Away, int, int, int, int]:
+    """As copied_twice; and the disk of the second copy, and one that has none."""
     away, index, first = copied_twice(directories, is_read_only=False)
+    (second,) = away.holders(index) - {first}
+    (third,) = {1, 2, 3, 4} - {DRAINED, first, second}
+    return away, index, first, second, third
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_copy_is_moved_on_while_another_one_may_be_on_a_missing_disk(directories: list[Path], dies: bool) -> None:
+    """Their common mark tells that all of them are one segment when that disk is back."""
+    away, index, first, second, third = moved_on(directories)
     with away.opened(first) as parts:
-        other = next(disk for disk in parts.commitlog.disks if disk != segment(parts, index).disk)
+        move_on(parts, index, third)
+        if not dies:
+            trio.run(parts.sources.finish)
+    assert away.holders(index) == ({first, third} if not dies else {first, second, third})
+    with away.opened() as parts:
+        assert segment(parts, index).disk == third
+        assert place(parts, index).read_bytes() == content(index)
+        assert blocking(away.findings, OnMissing.REFUSE) == []
+        trio.run(parts.sources.finish)
+        assert away.holders(index) == {third}
+        assert layout.XATTR_MOVED_FROM not in os.listxattr(place(parts, index))
 
-        async def main() -> None:
-            await parts.mover.move(segment(parts, index), other, lambda: 0, lambda: True)
 
-        with pytest.raises(Exception, match="may have a former file of this segment"):
-            trio.run(main)
+def test_a_copy_that_was_moved_on_and_written_to_is_the_segment(directories: list[Path]) -> None:
+    away, index, first, _second, third = moved_on(directories)
+    with away.opened(first) as parts:
+        move_on(parts, index, third)
+        trio.run(parts.sources.finish)
+        place(parts, index).write_bytes(content(99))
+    with away.opened() as parts:
+        assert place(parts, index).read_bytes() == content(99)
+        trio.run(parts.sources.finish)
+    assert away.holders(index) == {first, third}
+
+
+def write_to(path: Path) -> None:
+    path.write_bytes(content(99))
+
+
+def take_checksum(path: Path) -> None:
+    os.removexattr(path, layout.XATTR_CHECKSUM)
+
+
+@pytest.mark.parametrize("spoil", [write_to, take_checksum])
+def test_a_copy_that_may_differ_from_its_own_one_stays(
+    directories: list[Path], spoil: Callable[[Path], None]
+) -> None:
+    """Unless it is saved from a failing disk: then nothing is removed when the missing one is back."""
+    away, index, first, _second, third = moved_on(directories)
+    with away.opened(first) as parts:
+        spoil(place(parts, index))
+        trio.run(parts.attributes.refresh, segment(parts, index))
+        with pytest.raises(FormerFileError):
+            move_on(parts, index, third)
+        move_on(parts, index, third, salvages=True)
+        saved = place(parts, index).read_bytes()
+        trio.run(parts.sources.finish)
+        assert away.holders(index) == {first, third}
+    with away.opened() as parts:
+        assert FindingCode.DUPLICATE_SEGMENT in [finding.code for finding in away.findings]
+        trio.run(parts.sources.finish)
+    assert away.holders(index) == {first, third}
+    assert (directories[third - 1] / name_of(index).decode()).read_bytes() == saved
+
+
+def test_a_copy_that_reads_otherwise_under_a_move_has_its_own_mark(directories: list[Path]) -> None:
+    """Its disk is failing, and it may be worse than those on the missing disk."""
+    away, index, first, _second, third = moved_on(directories)
+    with away.opened(first) as parts:
+        put_unseen(place(parts, index), bytes(SIZE))
+        move_on(parts, index, third, salvages=True)
+    with away.opened() as parts:
+        assert FindingCode.DUPLICATE_SEGMENT in [finding.code for finding in away.findings]
+        trio.run(parts.sources.finish)
+    assert {first, third} <= away.holders(index)
