@@ -96,6 +96,16 @@ def indexes(parts: Parts) -> list[int]:
     return [file.base_offset // SIZE for file in parts.commitlog.catalog]
 
 
+def move_on(parts: Parts, index: int, target: int, *, salvages: bool = False) -> None:
+    def rate() -> int:
+        return 2**40
+
+    async def main() -> None:
+        await parts.mover.move(segment(parts, index), DiskNumber(target), rate, lambda: True, salvages=salvages)
+
+    trio.run(main)
+
+
 def copied_twice(
     directories: list[Path], *, is_read_only: bool, wanted: int | None = None
 ) -> tuple[Away, int, int]:
@@ -105,6 +115,8 @@ def copied_twice(
     away = Away(directories, is_read_only=is_read_only)
     with away.opened() as parts:
         former = {file.base_offset // SIZE: file.disk for file in parts.commitlog.catalog}
+        if wanted is not None:  # a drain may find more space elsewhere
+            move_on(parts, min(i for i, disk in former.items() if disk == DRAINED), wanted)
         away.drain(parts, let_go=False)
         moved = {i: file.disk for i, disk in former.items() if (file := segment(parts, i)).disk != disk}
         index = min(i for i, disk in moved.items() if wanted in (None, disk))
@@ -339,16 +351,6 @@ def test_a_damaged_copy_stays_beside_one_that_was_away(directories: list[Path]) 
         assert segment(parts, index).disk == first
         trio.run(parts.sources.finish)
     assert away.holders(index) == {first, second}
-
-
-def move_on(parts: Parts, index: int, target: int, *, salvages: bool = False) -> None:
-    def rate() -> int:
-        return 2**40
-
-    async def main() -> None:
-        await parts.mover.move(segment(parts, index), DiskNumber(target), rate, lambda: True, salvages=salvages)
-
-    trio.run(main)
 
 
 def moved_on(directories: list[Path]) -> tuple[Away, int, int, int, int]:
