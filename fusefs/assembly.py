@@ -38,6 +38,7 @@ from commitlogfs.fusefs.kernel.link import KernelLink
 from commitlogfs.fusefs.kernel.observer import Observer
 from commitlogfs.fusefs.moves.drains import Drains
 from commitlogfs.fusefs.moves.mover import Mover
+from commitlogfs.fusefs.moves.readings import Readings
 from commitlogfs.fusefs.moves.rebalancing import Rebalancing
 from commitlogfs.fusefs.moves.restores import Restores
 from commitlogfs.fusefs.moves.salvaged import Salvaged
@@ -88,7 +89,17 @@ class Parts:
         )
         self.attributes = BackingAttributes(commitlog, disks, self.handles, self.backing, self.changes)
         self.listing = Listing(commitlog, disks, self.attributes)
-        self.sources = Sources(commitlog, disks, self.changes, self.handles, self.to_free, kernel.invalidate)
+        self.readings = Readings(commitlog, self.threads, lambda number: self.mover.is_working_on(number), machine)
+        self.sources = Sources(
+            commitlog,
+            disks,
+            self.changes,
+            self.handles,
+            self.verdicts,
+            self.readings,
+            self.to_free,
+            kernel.invalidate,
+        )
         self.salvaged = Salvaged(commitlog)
         self.recorded = Recorded(commitlog, self.threads, self.verdicts, self.salvaged.record_found)
         self.mover = Mover(
@@ -112,7 +123,7 @@ class Parts:
             observer,
             self.verdicts,
             self.mover.is_working_on,
-            self.sources.is_written_to,
+            self.sources.is_unproven,
             self.lost_writes.may_lack_writes,
             self.attributes.refresh,
             machine,
@@ -198,6 +209,7 @@ class Parts:
         nursery.start_soon(self.disk_memory.run)
         nursery.start_soon(self.member_records.run)
         nursery.start_soon(self.sources.run)
+        nursery.start_soon(self.readings.run)
         nursery.start_soon(self.drains.run, self.rebalancing.step)
         nursery.start_soon(self.restores.run)
         nursery.start_soon(self.recorded.find)

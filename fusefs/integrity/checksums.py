@@ -138,13 +138,13 @@ class Checksums:
         observer: Observer,
         verdicts: Verdicts,
         gives_way: Callable[[DiskNumber], bool],
-        is_written_to: Callable[[Segment], bool],
+        is_unproven: Callable[[Segment], bool],
         may_lack_writes: Callable[[Segment], bool],
         refresh: Callable[[Segment], Awaitable[None]],
         machine: Machine = THIS_MACHINE,
     ) -> None:
-        """`gives_way` returns whether more urgent work is done on a disk, such as a move. `is_written_to` returns
-        whether a process is known to append to a segment. `may_lack_writes` returns whether memory, which is
+        """`gives_way` returns whether more urgent work is done on a disk, such as a move. `is_unproven`: as
+        of fusefs.moves.sources. `may_lack_writes` returns whether memory, which is
         hashed, may have more of a segment than its disk. `refresh` reads the attributes of a segment, and cuts off
         what was written past its end."""
         self._commitlog = commitlog
@@ -154,7 +154,7 @@ class Checksums:
         self._observer = observer
         self._verdicts = verdicts
         self._gives_way = gives_way
-        self._is_written_to = is_written_to
+        self._is_unproven = is_unproven
         self._may_lack_writes = may_lack_writes
         self._refresh = refresh
         self._workers = {number: _Worker(disk, commitlog, machine) for number, disk in commitlog.disks.items()}
@@ -248,7 +248,7 @@ class Checksums:
     def _may_compute(self, segment: Segment) -> bool:
         if not self._is_well(self._commitlog.disk_of(segment)) or not self._commitlog.catalog.is_settled(segment):
             return False
-        return not self._is_written_to(segment) and not self._may_lack_writes(segment)
+        return not self._is_unproven(segment) and not self._may_lack_writes(segment)
 
     @staticmethod
     def _is_well(disk: Disk) -> bool:

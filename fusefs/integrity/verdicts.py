@@ -24,7 +24,7 @@ from commitlogfs.store.events import log_event
 from commitlogfs.store.pool.catalog import Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.scrub.recorded import remove_verdict, write_verdict
-from commitlogfs.store.scrub.verdict import Kind, Verdict, combine
+from commitlogfs.store.scrub.verdict import Kind, Verdict, combine, whole_verdict
 from commitlogfs.store.segment import BaseOffset
 
 log = logging.getLogger(__name__)
@@ -164,6 +164,12 @@ class Verdicts:
             messages=combined.message_count or None,
         )
         return True
+
+    def record_rotten(self, segment: Segment) -> None:
+        """The content of a segment of the log differs from its checksum."""
+        self._commitlog.counters.checksum_mismatches += 1
+        now_s = round(self._commitlog.clock.wall())
+        self.record(segment, whole_verdict(Kind.ROTTED, segment.size, now_s))
 
     async def record_on_disk(self, segment: Segment) -> None:
         """Record the verdict on a segment with its file now, if there is one that is not recorded. It is tried

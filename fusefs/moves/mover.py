@@ -42,7 +42,7 @@ from commitlogfs.store.moves.throttle import Throttle, chunk_bytes
 from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.scrub.recorded import verdict_of_copy
-from commitlogfs.store.scrub.verdict import Kind, kinds_of, parse_recorded, unreadable_verdict, whole_verdict
+from commitlogfs.store.scrub.verdict import kinds_of, parse_recorded, unreadable_verdict
 from commitlogfs.store.segment import BaseOffset, format_segment_name
 from commitlogfs.store.slowness.load import THIS_MACHINE, Machine, MachineLoad
 
@@ -565,11 +565,9 @@ class Mover:
             pass
 
     def _record_rotten(self, name: bytes) -> None:
-        self._commitlog.counters.checksum_mismatches += 1
         segment = self._commitlog.catalog.get(int(name))
         if segment is not None:
-            now_s = round(self._commitlog.clock.wall())
-            self._verdicts.record(segment, whole_verdict(Kind.ROTTED, segment.size, now_s))
+            self._verdicts.record_rotten(segment)
 
     async def _publish_restored(
         self, copy: SegmentCopy, base_offset: BaseOffset, target: DiskNumber, require_possible: Callable[[], None]

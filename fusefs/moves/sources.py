@@ -17,13 +17,15 @@ from commitlogfs.fusefs.disks.reminders import Reminders
 from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.fusefs.files.handles import Handles
 from commitlogfs.fusefs.files.name_changes import NameChanges
+from commitlogfs.fusefs.integrity.verdicts import Verdicts
+from commitlogfs.fusefs.moves.readings import Readings
 from commitlogfs.store.disks.disk import DiskState
 from commitlogfs.store.disks.membership import DiskNumber
 from commitlogfs.store.errors import DiskError, DiskFailedError, DiskFullError, DiskReadOnlyError
 from commitlogfs.store.events import log_event
-from commitlogfs.store.files.attributes import FileAttributes, unpack
+from commitlogfs.store.files.attributes import FileAttributes, mtime_of, unpack
 from commitlogfs.store.files.remove import Reason, name_with
-from commitlogfs.store.moves.former import lacks_content, may_lack_content
+from commitlogfs.store.moves.former import Comparison, ContentRecord, compare, lacks_content, may_lack_content
 from commitlogfs.store.moves.mark import Source, source_of
 from commitlogfs.store.moves.putting_back import Copy
 from commitlogfs.store.pool.catalog import Role, Segment
@@ -41,6 +43,15 @@ class Known(NamedTuple):
     copy_ns: int
 
 
+class _Compared(NamedTuple):
+    """State of knowledge: while it stays the same, so does the outcome of a comparison."""
+
+    copy: Segment
+    lacks_checksum: bool
+    copy_readings: int
+    source_readings: int
+
+
 class Sources:
     def __init__(
         self,
@@ -48,6 +59,8 @@ class Sources:
         disks: Mapping[DiskNumber, DiskFiles],
         changes: NameChanges,
         handles: Handles,
+        verdicts: Verdicts,
+        readings: Readings,
         to_free: Reminders,
         invalidate_entry: Callable[[bytes, int], None],
     ) -> None:
@@ -56,6 +69,8 @@ class Sources:
         self._disks = disks
         self._changes = changes
         self._handles = handles
+        self._verdicts = verdicts
+        self._readings = readings
         self._to_free = to_free
         self._invalidate_entry = invalidate_entry
         self._moved = Reminders(commitlog.disks)
@@ -63,6 +78,11 @@ class Sources:
         """Sources that are open."""
         self._kept: dict[tuple[DiskNumber, int], str] = {}
         """Why sources that still have their names are worth keeping; empty for those that are not."""
+        self._to_compare = {(file.disk, file.ino) for file in commitlog.others if file.role is Role.MOVED}
+        """Sources whose copies may have become worse since they were verified (store/moves/former.py): those of
+        former daemons, and those that could not be removed at once."""
+        self._compared: dict[tuple[DiskNumber, int], _Compared] = {}
+        """The state of knowledge when these were last compared."""
         self._both_changed: set[tuple[DiskNumber, int]] = set()
         self._written_to: dict[tuple[DiskNumber, int], Segment] = {}
         """Segments that were put back, by disk and inode: a process may append to them, so they stay until nobody
@@ -82,6 +102,15 @@ class Sources:
     def is_written_to(self, file: Segment) -> bool:
         """Whether a process appends to a segment, as far as a move has found out."""
         return self._written_to.get((file.disk, file.ino)) is file
+
+    def is_unproven(self, file: Segment) -> bool:
+        """Whether a checksum of the present content of a segment would not be one of what was sealed, because a
+        process appends to it, or because it is to be compared with a former file."""
+        return self.is_written_to(file) or any(
+            (source.disk, source.ino) in self._to_compare
+            and mtime_of(source.attributes) == mtime_of(file.attributes)
+            for source in self._commitlog.others.sources(file.base_offset)
+        )
 
     def why_named(self, source: Segment) -> str:
         """Why a source still has its segment's name, which `run` takes away as soon as possible."""
@@ -193,7 +222,10 @@ class Sources:
     async def _let_go_of_all(self, number: DiskNumber) -> None:
         disk = self._commitlog.disks[number]
         for source in self._commitlog.others.moved(number):
-            if source.role is not Role.MOVED or disk.state is not DiskState.RW or disk.is_troubled:
+            if source.role is not Role.MOVED:
+                continue
+            if disk.state is not DiskState.RW or disk.is_troubled:
+                self._to_compare.add((source.disk, source.ino))
                 continue
             try:
                 if not await self._is_worth_keeping(source):
@@ -205,24 +237,64 @@ class Sources:
         """Whether the copy may lack what this file has (store/moves/former.py)."""
         copy = self._commitlog.catalog.get(source.base_offset)
         key = source.disk, source.ino
-        if key not in self._kept and copy is not None:
-            self._kept[key] = await self._why_kept(source, copy)
+        if copy is not None:
+            known = self._what_is_known(source, copy)
+            if key not in self._kept or (key in self._to_compare and self._compared.get(key) != known):
+                self._kept[key] = await self._why_kept(source, copy)
+                self._compared[key] = known
         return bool(self._kept.get(key))
+
+    def _what_is_known(self, source: Segment, copy: Segment) -> _Compared:
+        lacks_checksum = copy.base_offset in self._commitlog.catalog.without_checksum(copy.disk)
+        return _Compared(copy, lacks_checksum, self._readings.count(copy), self._readings.count(source))
 
     async def _why_kept(self, source: Segment, copy: Segment) -> str:
         itself = source_of(source.disk, unpack(source.attributes))
         of_copy = await self._disks[copy.disk].content_record(copy.name)
-        if not may_lack_content(of_copy, itself):
+        is_compared = (source.disk, source.ino) in self._to_compare and not await self._is_damaged(source)
+        if not is_compared and not may_lack_content(of_copy, itself):
             return ""
         of_source = await self._disks[source.disk].content_record(source.name)
-        if not lacks_content(of_copy, of_source):
-            return ""
-        if of_copy.unreadable:
-            return "the copy lacks what could not be read there; give that disk up"
+        if lacks_content(of_copy, of_source, itself):
+            if of_copy.unreadable:
+                return "the copy lacks what could not be read there; give that disk up"
+            return self._may_differ(copy)
+        return self._compare(source, copy, of_source, of_copy) if is_compared else ""
+
+    def _may_differ(self, copy: Segment) -> str:
+        where = self._disks[copy.disk].path
         return (
-            "it may differ from the copy. Compare the two: if the copy is right, move this file away and run "
-            "`commitlogfs restart`, else unmount and move the copy away"
+            f"it may differ from the copy on {where}. Compare the two: if the copy is right, move this file away "
+            "and run `commitlogfs restart`, else unmount and move the copy away"
         )
+
+    def _compare(self, source: Segment, copy: Segment, of_source: ContentRecord, of_copy: ContentRecord) -> str:
+        """Why a source stays for now; empty if it is needed no more. The tasks of the disks read what is still to
+        be read, and then this is asked again."""
+        readings, where, path = self._readings, self._disks[copy.disk].path, self._disks[source.disk].path
+        match compare(of_copy, of_source, readings.found(copy), readings.found(source)):
+            case Comparison.NOT_NEEDED:
+                return ""
+            case Comparison.READ_COPY:
+                return self._wait_for(copy, source)
+            case Comparison.READ_FORMER:
+                return self._wait_for(source, source)
+            case Comparison.NO_CHECKSUM:
+                return f"it stays until the copy on {where}, which was written to, has a checksum"
+            case Comparison.COPY_IS_WRONG:
+                log_event(log, logging.ERROR, "checksum_mismatch", segment=copy.name, disk=where)
+                self._verdicts.record_rotten(copy)
+                reason = f"it is right, and the copy on {where} is damaged: unmount, and move the copy away"
+            case Comparison.UNCERTAIN:
+                reason = self._may_differ(copy)
+        log_event(log, logging.WARNING, "source_not_removed", segment=source.name, disk=path, reason=reason)
+        return reason
+
+    def _wait_for(self, file: Segment, source: Segment) -> str:
+        failure = self._readings.request(file, lambda: self._moved.remind(source.disk))
+        if failure:
+            return f"it stays until it is compared with the copy, and {self._disks[file.disk].path}: {failure}"
+        return "is compared with the copy before it is removed"
 
     async def _let_go(self, source: Segment, *, is_leaving: bool = False) -> None:
         """Remove a source, or set it aside while it is open, or if it is damaged or was written to; durable.
@@ -252,6 +324,7 @@ class Sources:
                 self._forget(source)
         copy = self._commitlog.catalog.get(source.base_offset)
         if copy is not None and not self._is_mark_needed(copy):
+            self._readings.forget(copy)
             await self._remove_mark(copy)
 
     def _is_mark_needed(self, copy: Segment) -> bool:
@@ -279,6 +352,9 @@ class Sources:
         """A file that is gone may have had this inode number."""
         self._known.pop((source.disk, source.ino), None)
         self._kept.pop((source.disk, source.ino), None)
+        self._to_compare.discard((source.disk, source.ino))
+        self._compared.pop((source.disk, source.ino), None)
+        self._readings.forget(source)
         self._both_changed.discard((source.disk, source.ino))
 
     async def _remove_mark(self, copy: Segment) -> None:
@@ -377,6 +453,8 @@ class Sources:
         source. If both are open, the first write decides (`put_back_if_changed`)."""
         copy = self._commitlog.catalog.get(source.base_offset)
         if source.role is Role.MOVED:
+            if await self._is_worth_keeping(source) and not await self._is_open(source):
+                return
             await self._let_go(source)
         if copy is None or self._commitlog.others.get(source.disk, source.ino) is not source:
             return  # nobody has it open
@@ -388,6 +466,10 @@ class Sources:
             if await self._handles.is_in_use(copy):
                 return
         await self._put_back(source, copy, "a process that has it open removes a segment after it")
+
+    async def _is_open(self, source: Segment) -> bool:
+        async with self._handles.first_opens_held(source):
+            return await self._handles.is_in_use(source)
 
     async def _put_back(self, source: Segment, copy: Segment, reason: str) -> None:
         """Raises DiskFailedError if that is not possible."""

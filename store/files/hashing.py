@@ -14,7 +14,7 @@ import xxhash
 
 from commitlogfs.store import layout
 from commitlogfs.store.checksum import Checksum, Key, format_checksum, parse_checksum
-from commitlogfs.store.clock import Clock
+from commitlogfs.store.clock import SYSTEM_CLOCK, Clock
 from commitlogfs.store.errors import SegmentChangedError
 from commitlogfs.store.files import durable, safe_open
 from commitlogfs.store.files.attributes import FileAttributes, PackedAttributes, stat_fd, stat_name, unpack
@@ -105,8 +105,11 @@ def drop_checksum(dirfd: int, name: bytes, ino: int) -> bool:
 class SegmentHash:
     """The computation of one checksum. For one thread; close it afterwards."""
 
-    def __init__(self, dirfd: int, name: bytes, ino: int, clock: Clock, at_rest_s: float) -> None:
-        """`at_rest_s`: a file that was changed within this time is not at rest. Raises OSError."""
+    def __init__(
+        self, dirfd: int, name: bytes, ino: int, clock: Clock, at_rest_s: float = 0.0, *, is_direct: bool = False
+    ) -> None:
+        """`at_rest_s`: a file that was changed within this time is not at rest. `is_direct`: the content is read
+        from the device, past the page cache. Raises OSError."""
         self._name = name
         self._fd = safe_open.open_file(dirfd, name, os.O_RDONLY, ino)
         try:
@@ -117,12 +120,14 @@ class SegmentHash:
             """Whether a part of it could not be read when it was moved: such a segment gets no checksum."""
             self.verdict = read_verdict(self._fd)
             """The attribute of the verdict on it; empty without one."""
+            if is_direct:
+                set_direct(self._fd)
         except BaseException:
             os.close(self._fd)
             raise
         self._position = 0
         self._digest = xxhash.xxh3_128()
-        self._flags = RWF_DONTCACHE
+        self._flags = 0 if is_direct else RWF_DONTCACHE
         self._buffer = mmap.mmap(-1, CHUNK_BYTES)
 
     @property
@@ -158,15 +163,19 @@ class SegmentHash:
         self._position += required
         return required
 
-    def record(self) -> bytes:
-        """Give the file its checksum, once all of it is hashed; the digest. Raises OSError, SegmentChangedError."""
+    def checksum(self) -> Checksum:
+        """The checksum of the content, once all of it is hashed. Raises OSError, SegmentChangedError."""
         assert self._position == self.size
         after = unpack(stat_fd(self._fd))
         if (key_of(after), after.ctime_ns) != (key_of(self._before), self._before.ctime_ns):
             raise SegmentChangedError(f"{self._name.decode()}: was changed while it was read")
-        digest = self._digest.digest()
-        os.setxattr(self._fd, layout.XATTR_CHECKSUM, format_checksum(Checksum(digest, key_of(self._before))))
-        return digest
+        return Checksum(self._digest.digest(), key_of(self._before))
+
+    def record(self) -> bytes:
+        """Give the file its checksum, once all of it is hashed; the digest. Raises OSError, SegmentChangedError."""
+        checksum = self.checksum()
+        os.setxattr(self._fd, layout.XATTR_CHECKSUM, format_checksum(checksum))
+        return checksum.digest
 
     def close(self) -> None:
         os.close(self._fd)
@@ -180,6 +189,17 @@ class SegmentHash:
         self._flags = 0  # an older kernel, or another filesystem: past the page cache
         set_direct(self._fd)
         return os.preadv(self._fd, [into], position)
+
+
+def read_content(dirfd: int, name: bytes, ino: int) -> Checksum:
+    """The checksum of what the device returns of a file now. Raises OSError, SegmentChangedError."""
+    hashing = SegmentHash(dirfd, name, ino, SYSTEM_CLOCK, is_direct=True)
+    try:
+        while hashing.read_chunk():
+            pass
+        return hashing.checksum()
+    finally:
+        hashing.close()
 
 
 def read_verdict(file: int | str) -> bytes:

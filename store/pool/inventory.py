@@ -349,9 +349,9 @@ def _report_moved(inventory: Inventory, segment: Segment, paths: dict[DiskNumber
             Severity.NOTE,
             paths[segment.disk],
             segment.name.decode(),
-            f"was moved to {where}, where its copy is complete and verified; this file is not needed any more",
-            "nothing to do: the mount removes it while the disk is writable; before a native broker uses the "
-            "disks, run `commitlogfs check --repair`",
+            f"was moved to {where}, where its copy is complete and verified; this file is not served",
+            "nothing to do: the mount compares the two, and removes this one if it is not needed and its disk is "
+            "writable; before a native broker uses the disks, run `commitlogfs check --repair`",
         )
     )
 

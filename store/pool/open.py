@@ -21,14 +21,15 @@ from commitlogfs.store.disks.disk import Disk, DiskState, is_read_only
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
 from commitlogfs.store.disks.losses import is_accepted
 from commitlogfs.store.disks.membership import DiskNumber, Membership
-from commitlogfs.store.errors import DirectoryError, HoldsDataError, PoolError
+from commitlogfs.store.errors import DirectoryError, HoldsDataError, PoolError, SegmentChangedError
 from commitlogfs.store.files import durable, remove, safe_open
 from commitlogfs.store.files.attributes import PackedAttributes, ino_of, size_of, unpack
+from commitlogfs.store.files.hashing import read_content
 from commitlogfs.store.files.locks import take_lock
 from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.files.write_lease import is_open_elsewhere
 from commitlogfs.store.findings import REPAIR_DISK, Finding, FindingCode, Severity
-from commitlogfs.store.moves.former import Damage, lacks_content, may_lack_content, read_record
+from commitlogfs.store.moves.former import Comparison, Damage, compare, lacks_content, read_record
 from commitlogfs.store.moves.mark import is_repair_of, read_mark, remove_mark, source_of
 from commitlogfs.store.pool import leftovers
 from commitlogfs.store.pool.catalog import Role, Segment
@@ -311,8 +312,8 @@ def finish_renames(pool: Pool, *, dry_run: bool = False) -> list[str]:
 def finish_moves(pool: Pool, *, dry_run: bool = False) -> list[str]:
     """Remove the files from which segments were moved, and set aside those that were repaired, where a crash came
     just before that; returns one line for each file. The pool is not mounted. A file that a process has open stays,
-    and so does one that holds what its copy lacks. Disks in trouble are left out, disk errors ignored. A `dry_run`
-    changes nothing."""
+    and so does one that may hold what its copy lacks: the copies are read for that. Disks in trouble are left out,
+    disk errors ignored. A `dry_run` changes nothing."""
     done: list[str] = []
     for base, moved in itertools.groupby(pool.inventory.moved, attrgetter("base_offset")):
         copy = pool.inventory.catalog.get(base)
@@ -330,7 +331,7 @@ def _finish_move(pool: Pool, source: Segment, copy: Segment, done: list[str], *,
     disk = pool.disk_of(source)
     if disk.state is not DiskState.RW or disk.is_troubled:
         return False
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, SegmentChangedError):
         is_gone, line = _remove_source(pool, source, copy, dry_run=dry_run)
         done.append(f"{disk.path}: {line}")
         return is_gone
@@ -340,11 +341,11 @@ def _finish_move(pool: Pool, source: Segment, copy: Segment, done: list[str], *,
 def _remove_source(pool: Pool, source: Segment, copy: Segment, *, dry_run: bool) -> tuple[bool, str]:
     """Whether the source no longer has its name, and a line for it. Raises OSError."""
     disk, where, name = pool.disk_of(source), pool.disk_of(copy), source.name.decode()
-    damaged, of_copy = source_of(disk.number, unpack(source.attributes)), read_record(where.dirfd, copy.name)
-    lacks = may_lack_content(of_copy, damaged) and lacks_content(of_copy, read_record(disk.dirfd, source.name))
-    if lacks or is_open_elsewhere(disk.dirfd, source.name):
-        return False, f"kept {name}, which is needed"
+    damaged = source_of(disk.number, unpack(source.attributes))
     is_damaged = is_repair_of(where.dirfd, copy.name, copy.ino, damaged)
+    may_lack = not is_damaged and _may_lack(disk, source, where, copy)
+    if may_lack or is_open_elsewhere(disk.dirfd, source.name):
+        return False, f"kept {name}, which is needed"
     if not dry_run:
         if is_damaged:
             remove.retire_file(disk.dirfd, source.name, source.ino, remove.Reason.DAMAGED)
@@ -353,6 +354,22 @@ def _remove_source(pool: Pool, source: Segment, copy: Segment, *, dry_run: bool)
     if is_damaged:
         return True, f"{'would set' if dry_run else 'set'} aside damaged file {name}"
     return True, f"{'would remove' if dry_run else 'removed'} former file {name}"
+
+
+def _may_lack(disk: Disk, source: Segment, where: Disk, copy: Segment) -> bool:
+    """Whether a copy may lack what its source has (store/moves/former.py). Raises OSError, SegmentChangedError."""
+    itself = source_of(disk.number, unpack(source.attributes))
+    of_copy, of_source = read_record(where.dirfd, copy.name), read_record(disk.dirfd, source.name)
+    if lacks_content(of_copy, of_source, itself):
+        return True
+    found = compare(of_copy, of_source, None, None)
+    if found is Comparison.READ_COPY:
+        content = read_content(where.dirfd, copy.name, copy.ino)
+        found = compare(of_copy, of_source, content, None)
+        if found is Comparison.READ_FORMER:
+            former = read_content(disk.dirfd, source.name, source.ino)
+            found = compare(of_copy, of_source, content, former)
+    return found is not Comparison.NOT_NEEDED
 
 
 def remove_leftovers(pool: Pool, *, dry_run: bool = False) -> list[str]:

@@ -179,6 +179,13 @@ def open_parts(
         parts.close()
 
 
+async def let_go(parts: Parts) -> None:
+    """Compare and remove the former files of moves, as far as a daemon that serves would do so."""
+    await parts.sources.finish()
+    while any([await parts.readings.read_next(number) for number in parts.commitlog.disks]):
+        await parts.sources.finish()
+
+
 async def make(parts: Parts, index: int, *, close: bool = True) -> int:
     """Make segment `index`; returns the number of the disk it got."""
     handle = await parts.creation.create(name_of(index), OURS)

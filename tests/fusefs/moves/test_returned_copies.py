@@ -3,129 +3,39 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 import xxhash
-from support.pooled import PATIENT, SIZE, Parts, make, name_of, open_parts, place, segment
+from support.pooled import SIZE, let_go, name_of, place, segment
+from support.returned import (
+    COUNT,
+    DRAINED,
+    Away,
+    content,
+    copied_twice,
+    indexes,
+    make_pool,
+    move_on,
+    moved_on,
+    put_unseen,
+)
 
 from commitlogfs.fusefs.moves.mover import FormerFileError
 from commitlogfs.store import layout
-from commitlogfs.store.clock import SYSTEM_CLOCK
-from commitlogfs.store.disks.directories import DiskSpec
-from commitlogfs.store.disks.membership import DiskNumber, Drain, DrainMode
 from commitlogfs.store.errors import DiskFailedError
 from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.findings import FindingCode
-from commitlogfs.store.placement import POLICIES
-from commitlogfs.store.pool.commitlog import CommitLog
-from commitlogfs.store.pool.open import OnMissing, blocking, finish_moves, open_pool
+from commitlogfs.store.pool.open import OnMissing, blocking, finish_moves
 from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset
-from commitlogfs.store.thresholds import Thresholds
-
-COUNT, DISKS = 16, 4
-DRAINED = DiskNumber(1)
-
-
-def content(index: int) -> bytes:
-    return b"%0*d" % (SIZE, index)
 
 
 @pytest.fixture
 def directories(workdir: Path) -> list[Path]:
-    with open_parts(workdir, DISKS) as parts:
-
-        async def main() -> None:
-            for index in range(COUNT):
-                await make(parts, index)
-                place(parts, index).write_bytes(content(index))
-            for file in parts.commitlog.catalog:
-                await parts.attributes.refresh(file)
-
-        trio.run(main)
-        return list(parts.directories)
-
-
-class Away:
-    """Disks of a pool, some of which may be away."""
-
-    def __init__(self, directories: list[Path], *, is_read_only: bool) -> None:
-        self.directories = directories
-        self.is_read_only = is_read_only
-
-    @contextmanager
-    def opened(self, *away: int) -> Iterator[Parts]:
-        """The next daemon, without these disks."""
-        present = [path for number, path in enumerate(self.directories, 1) if number not in away]
-        pool = open_pool(tuple(DiskSpec(str(path), Thresholds()) for path in present), SIZE)
-        self.findings = pool.findings
-        self.pool = pool
-        log = CommitLog(pool, POLICIES["round-robin"], SYSTEM_CLOCK, PATIENT)
-        if DRAINED in log.disks:
-            log.disks[DRAINED].is_read_only = self.is_read_only
-        parts = Parts(self.directories, log)
-        try:
-            yield parts
-        finally:
-            parts.close()
-
-    def drain(self, parts: Parts, *, most: int = COUNT, let_go: bool = True) -> None:
-        mode = DrainMode.FAILING if self.is_read_only else DrainMode.COPY
-        log = parts.commitlog
-        log.record_membership(log.membership.draining(DRAINED, Drain(1, mode, 10**9)))
-
-        async def main() -> None:
-            for _ in range(most):
-                if not await parts.drains._move_next():
-                    break
-                if let_go:
-                    await parts.sources.finish()
-
-        trio.run(main)
-
-    def holders(self, index: int) -> set[int]:
-        name = name_of(index).decode()
-        return {number for number, path in enumerate(self.directories, 1) if (path / name).exists()}
-
-
-def indexes(parts: Parts) -> list[int]:
-    return [file.base_offset // SIZE for file in parts.commitlog.catalog]
-
-
-def move_on(parts: Parts, index: int, target: int, *, salvages: bool = False) -> None:
-    def rate() -> int:
-        return 2**40
-
-    async def main() -> None:
-        await parts.mover.move(segment(parts, index), DiskNumber(target), rate, lambda: True, salvages=salvages)
-
-    trio.run(main)
-
-
-def copied_twice(
-    directories: list[Path], *, is_read_only: bool, wanted: int | None = None
-) -> tuple[Away, int, int]:
-    """A segment whose copy was on a disk that went away, and which was then copied from the same file again; and
-    that disk, the `wanted` one if any. The first copy is whole, and the daemon has died before it removed the
-    source."""
-    away = Away(directories, is_read_only=is_read_only)
-    with away.opened() as parts:
-        former = {file.base_offset // SIZE: file.disk for file in parts.commitlog.catalog}
-        if wanted is not None:  # a drain may find more space elsewhere
-            move_on(parts, min(i for i, disk in former.items() if disk == DRAINED), wanted)
-        away.drain(parts, let_go=False)
-        moved = {i: file.disk for i, disk in former.items() if (file := segment(parts, i)).disk != disk}
-        index = min(i for i, disk in moved.items() if wanted in (None, disk))
-        first = moved[index]
-    with away.opened(first) as parts:
-        assert segment(parts, index).disk == DRAINED
-        away.drain(parts)
-        assert segment(parts, index).disk not in (DRAINED, first)
-    return away, index, first
+    return make_pool(workdir)
 
 
 @pytest.mark.parametrize("is_read_only", [True, False], ids=["failing", "copy"])
@@ -136,13 +46,13 @@ def test_a_disk_with_copies_that_returns_takes_no_segment_away(directories: list
         assert indexes(parts) == list(range(COUNT))
         assert place(parts, index).read_bytes() == content(index)
         assert blocking(away.findings, OnMissing.REFUSE) == []
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         stays = {DRAINED} if is_read_only else set()
         assert away.holders(index) == {segment(parts, index).disk, *stays}
     away.is_read_only = False
     with away.opened() as parts:
         assert indexes(parts) == list(range(COUNT))
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         assert away.holders(index) == {segment(parts, index).disk}
         assert layout.XATTR_MOVED_FROM not in os.listxattr(place(parts, index))
 
@@ -161,14 +71,6 @@ def test_the_former_files_are_removed_between_two_mounts(directories: list[Path]
     assert layout.XATTR_MOVED_FROM not in os.listxattr(directories[kept - 1] / name_of(index).decode())
 
 
-def put_unseen(path: Path, data: bytes) -> None:
-    """Change the content of a file, but none of its attributes that a program can set."""
-    before = path.stat()
-    with path.open("r+b") as file:
-        file.write(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
 @pytest.mark.parametrize("first", [3, 4])
 def test_the_copy_that_was_served_meanwhile_stays(directories: list[Path], first: int) -> None:
     """The other one may come back as a copy that ddrescue has made of its disk, and with a former mode."""
@@ -179,7 +81,7 @@ def test_the_copy_that_was_served_meanwhile_stays(directories: list[Path], first
     with away.opened(first) as parts:
         place(parts, index).chmod(0o600)
     with away.opened() as parts:
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         assert away.holders(index) == {second}
         assert place(parts, index).read_bytes() == content(index)
         assert place(parts, index).stat().st_mode & 0o777 == 0o600
@@ -207,7 +109,7 @@ def test_a_rotten_copy_takes_the_place_of_no_right_one(directories: list[Path], 
     away.is_read_only = False
     former.unlink()
     with away.opened() as parts:
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         assert place(parts, index).read_bytes() == content(index)
 
 
@@ -220,7 +122,7 @@ def test_a_copy_that_was_written_to_is_the_segment(directories: list[Path]) -> N
     with away.opened() as parts:
         assert segment(parts, index).disk == second
         assert FindingCode.DUPLICATE_SEGMENT not in [finding.code for finding in away.findings]
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
     assert away.holders(index) == {first, second}
     with away.opened() as parts:
         finish_moves(away.pool)
@@ -247,7 +149,7 @@ def test_a_file_that_a_program_has_copied_takes_no_place(directories: list[Path]
     with away.opened() as parts:
         assert segment(parts, index).disk == second
         assert place(parts, index).read_bytes() == content(index)
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
     assert away.holders(index) == {first, second}
 
 
@@ -261,7 +163,7 @@ def test_a_source_that_is_put_back_beside_a_third_file_is_the_segment(directorie
         assert len(copies) == 2
 
         async def main() -> None:
-            await parts.sources.finish()
+            await let_go(parts)
             assert away.holders(index) == copies
             source = next(one for one in parts.commitlog.others.moved(DRAINED) if one.base_offset == index * SIZE)
             file.write(b"late")
@@ -272,7 +174,7 @@ def test_a_source_that_is_put_back_beside_a_third_file_is_the_segment(directorie
         with away.opened() as parts:
             assert segment(parts, index).disk == DRAINED
             assert place(parts, index).read_bytes()[:4] == b"late"
-            trio.run(parts.sources.finish)
+            trio.run(let_go, parts)
     assert away.holders(index) == {DRAINED, *copies}  # both may differ
 
 
@@ -289,7 +191,7 @@ def test_a_put_back_that_a_crash_interrupts_takes_no_segment_away(
             raise OSError(errno.EIO, "dies")
 
         async def main() -> None:
-            await parts.sources.finish()
+            await let_go(parts)
             source = next(one for one in parts.commitlog.others.moved(DRAINED) if one.base_offset == index * SIZE)
             file.write(b"late")
             monkeypatch.setattr(type(parts.disk_files[DRAINED]), "put_back", fail)
@@ -319,7 +221,7 @@ def test_the_copy_that_lacks_least_is_the_segment_and_the_other_stays(directorie
         os.removexattr(path, layout.XATTR_CHECKSUM)
     with away.opened() as parts:
         assert segment(parts, index).disk == first
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         (source,) = parts.commitlog.others.sources(BaseOffset(index * SIZE))
         assert "could not be read" in parts.sources.why_named(source)
         assert not parts.mover.may_move(segment(parts, index))
@@ -333,7 +235,7 @@ def test_a_copy_with_another_checksum_stays(directories: list[Path]) -> None:
     path = directories[second - 1] / name_of(index).decode()
     os.removexattr(path, layout.XATTR_CHECKSUM)
     with away.opened() as parts:
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         (source,) = parts.commitlog.others.sources(BaseOffset(index * SIZE))
         why_named = parts.sources.why_named(source)
         assert "may differ" in why_named
@@ -349,16 +251,8 @@ def test_a_damaged_copy_stays_beside_one_that_was_away(directories: list[Path]) 
     os.setxattr(directories[second - 1] / name_of(index).decode(), layout.XATTR_VERDICT, verdict)
     with away.opened() as parts:
         assert segment(parts, index).disk == first
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
     assert away.holders(index) == {first, second}
-
-
-def moved_on(directories: list[Path]) -> tuple[Away, int, int, int, int]:
-    """As copied_twice; and the disk of the second copy, and one that has none."""
-    away, index, first = copied_twice(directories, is_read_only=False)
-    (second,) = away.holders(index) - {first}
-    (third,) = {1, 2, 3, 4} - {DRAINED, first, second}
-    return away, index, first, second, third
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -368,13 +262,13 @@ def test_a_copy_is_moved_on_while_another_one_may_be_on_a_missing_disk(directori
     with away.opened(first) as parts:
         move_on(parts, index, third)
         if not dies:
-            trio.run(parts.sources.finish)
+            trio.run(let_go, parts)
     assert away.holders(index) == ({first, third} if not dies else {first, second, third})
     with away.opened() as parts:
         assert segment(parts, index).disk == third
         assert place(parts, index).read_bytes() == content(index)
         assert blocking(away.findings, OnMissing.REFUSE) == []
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         assert away.holders(index) == {third}
         assert layout.XATTR_MOVED_FROM not in os.listxattr(place(parts, index))
 
@@ -383,11 +277,11 @@ def test_a_copy_that_was_moved_on_and_written_to_is_the_segment(directories: lis
     away, index, first, _second, third = moved_on(directories)
     with away.opened(first) as parts:
         move_on(parts, index, third)
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         place(parts, index).write_bytes(content(99))
     with away.opened() as parts:
         assert place(parts, index).read_bytes() == content(99)
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
     assert away.holders(index) == {first, third}
 
 
@@ -412,11 +306,11 @@ def test_a_copy_that_may_differ_from_its_own_one_stays(
             move_on(parts, index, third)
         move_on(parts, index, third, salvages=True)
         saved = place(parts, index).read_bytes()
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
         assert away.holders(index) == {first, third}
     with away.opened() as parts:
         assert FindingCode.DUPLICATE_SEGMENT in [finding.code for finding in away.findings]
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
     assert away.holders(index) == {first, third}
     assert (directories[third - 1] / name_of(index).decode()).read_bytes() == saved
 
@@ -429,5 +323,5 @@ def test_a_copy_that_reads_otherwise_under_a_move_has_its_own_mark(directories: 
         move_on(parts, index, third, salvages=True)
     with away.opened() as parts:
         assert FindingCode.DUPLICATE_SEGMENT in [finding.code for finding in away.findings]
-        trio.run(parts.sources.finish)
+        trio.run(let_go, parts)
     assert {first, third} <= away.holders(index)

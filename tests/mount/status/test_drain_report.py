@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from support.pooled import SIZE, Parts, make, open_parts, place, segment
+from support.pooled import SIZE, Parts, let_go, make, open_parts, place, segment
 
 from commitlogfs.console.formatting import local_minute
 from commitlogfs.mount.status.moves import drain_report, held_until
@@ -118,7 +118,7 @@ def test_copies_wait_for_the_disk_of_their_former_files(parts: Parts, spoil: str
         end(parts, disk)
     setattr(log.disks[DRAINED], spoil, False)
     end(parts, DRAINED)
-    trio.run(parts.sources.finish)
+    trio.run(let_go, parts)
     begin(parts, copies[0].disk)
     assert report_on(parts, copies[0].disk)["waits_for"] is None
 
