@@ -513,10 +513,11 @@ class Mover:
             await self._end_attribute_changes(file)
             try:
                 published = await disk.publish_copy(copy, name)
-            except (UncertainPublishError, FileExistsError):
+            except (UncertainPublishError, FileExistsError) as error:
                 self._commitlog.names.record_uncertain(name, target)
                 mark = copy.mark(file.disk)
-                if mark != copy.common:  # else another file may have it, too
+                # Another file that already has the name may have a common mark, too.
+                if mark != copy.common or not isinstance(error, FileExistsError):
                     self._strays[name] = mark
                 raise
             moved = self._commitlog.record_moved(

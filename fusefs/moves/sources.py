@@ -82,7 +82,7 @@ class Sources:
         """Sources whose copies may have become worse since they were verified (store/moves/former.py): those of
         former daemons, and those that could not be removed at once."""
         self._compared: dict[tuple[DiskNumber, int], _Compared] = {}
-        """The state of knowledge when these were last compared."""
+        """The state of knowledge when sources were last compared."""
         self._both_changed: set[tuple[DiskNumber, int]] = set()
         self._written_to: dict[tuple[DiskNumber, int], Segment] = {}
         """Segments that were put back, by disk and inode: a process may append to them, so they stay until nobody
@@ -239,7 +239,7 @@ class Sources:
         key = source.disk, source.ino
         if copy is not None:
             known = self._what_is_known(source, copy)
-            if key not in self._kept or (key in self._to_compare and self._compared.get(key) != known):
+            if self._compared.get(key) != known:
                 self._kept[key] = await self._why_kept(source, copy)
                 self._compared[key] = known
         return bool(self._kept.get(key))
@@ -330,8 +330,10 @@ class Sources:
     def _is_mark_needed(self, copy: Segment) -> bool:
         """Whether another file of a segment has its name, or may have it on a missing disk: only the mark shows
         that it is the same segment."""
-        sources = self._commitlog.others.sources(copy.base_offset)
-        return bool(self._commitlog.unserved()) or any(source.role is Role.MOVED for source in sources)
+        return bool(self._commitlog.unserved()) or self._has_named_source(copy)
+
+    def _has_named_source(self, copy: Segment) -> bool:
+        return any(source.role is Role.MOVED for source in self._commitlog.others.sources(copy.base_offset))
 
     async def _has_changed(self, source: Segment) -> bool:
         """Whether a process has written to a source between its last comparison and the new name of the copy, and
@@ -479,7 +481,7 @@ class Sources:
             if seen is None:
                 raise DiskFailedError(where.path, f"{copy.name.decode()}: was moved here, and cannot be read")
             try:
-                mark = await self._mark_to_put_back(copy, unpack(seen))
+                mark = await self._mark_to_put_back(source, copy, unpack(seen))
                 attributes = await disk.put_back(source, Copy(unpack(seen), mark))
             except (DiskError, OSError) as error:
                 log_event(log, logging.ERROR, "not_put_back", segment=copy.name, reason=str(error))
@@ -487,25 +489,25 @@ class Sources:
                     disk.path, f"{copy.name.decode()}: was moved, and cannot be put back ({error})"
                 ) from error
             self._commitlog.record_put_back(copy, source, attributes)
-        for file in self._commitlog.others.sources(source.base_offset):
-            self._kept.pop((file.disk, file.ino), None)  # it was compared with the copy
         self._forget(source)
         self._written_to[source.disk, source.ino] = source
         self._invalidate_entry(source.name, 0)
         self._moved.remind(copy.disk)
         log_event(log, logging.WARNING, "put_back", segment=source.name, disk=disk.path, reason=reason)
 
-    async def _mark_to_put_back(self, copy: Segment, seen: FileAttributes) -> Source:
+    async def _mark_to_put_back(self, source: Segment, copy: Segment, seen: FileAttributes) -> Source:
         """The mark that lets a source take the place of its copy, and of all other files of the segment. Removes
         that of the copy where it is not needed. Raises DiskError, OSError."""
         where = self._disks[copy.disk]
-        if not self._is_mark_needed(copy):
-            await where.remove_mark(copy.name, copy.ino)
-            return source_of(copy.disk, seen)
-        of_copy = await where.content_record(copy.name)
-        if of_copy.mark is None or not of_copy.is_as_marked:
-            return source_of(copy.disk, seen)
-        return of_copy.mark
+        if self._is_mark_needed(copy):
+            of_copy = await where.content_record(copy.name)
+            if of_copy.mark is not None and of_copy.is_as_marked:
+                return of_copy.mark
+            itself = source_of(source.disk, unpack(source.attributes))
+            if of_copy.mark is None or of_copy.mark[:3] != itself[:3] or self._has_named_source(copy):
+                return source_of(copy.disk, seen)
+        await where.remove_mark(copy.name, copy.ino)  # else each would take the place of the other
+        return source_of(copy.disk, seen)
 
 
 def _was_written_to(source: FileAttributes, copy: FileAttributes) -> bool:

@@ -43,7 +43,14 @@ from commitlogfs.store.files.allocate import Owner, Published
 from commitlogfs.store.files.attributes import FileAttributes, stat_fd, stat_name, unpack
 from commitlogfs.store.files.direct import ALIGNMENT, set_direct
 from commitlogfs.store.files.hashing import read_checksum, read_verdict, write_checksum
-from commitlogfs.store.moves.mark import Source, read_mark, source_of, write_mark, write_repair_mark
+from commitlogfs.store.moves.mark import (
+    Source,
+    copy_repair_mark,
+    read_mark,
+    source_of,
+    write_mark,
+    write_repair_mark,
+)
 from commitlogfs.store.moves.restored import has_mark, mark_restored
 from commitlogfs.store.moves.unreadable import (
     UnreadableRanges,
@@ -210,6 +217,8 @@ class SegmentCopy:
             os.fchmod(self._target, owner.mode & allocate.PERMISSION_BITS)
             if disk is not None:
                 write_mark(self._target, self.mark(disk))
+                if self.common is not None and self.is_compared:
+                    copy_repair_mark(self._source, self._target)
             elif self._restored is not None and self._restored.damaged is not None:
                 write_mark(self._target, self._restored.damaged)
                 write_repair_mark(self._target, self._restored.damaged)

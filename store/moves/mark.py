@@ -57,6 +57,16 @@ def write_repair_mark(fd: int, damaged: Source) -> None:
     os.setxattr(fd, layout.XATTR_REPAIRS, format_mark(damaged))
 
 
+def copy_repair_mark(source: int, target: int) -> None:
+    """Give one file the mark of a repair that another one has, if any. Not durable before the file is. Raises
+    OSError."""
+    try:
+        os.setxattr(target, layout.XATTR_REPAIRS, os.getxattr(source, layout.XATTR_REPAIRS))
+    except OSError as error:
+        if error.errno not in (errno.ENODATA, errno.ENOTSUP):
+            raise
+
+
 def read_mark(dirfd: int, name: bytes, ino: int) -> Source | None:
     """The mark of the file `name`; None without one, with a damaged one, or if the file cannot be read."""
     try:

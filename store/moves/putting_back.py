@@ -12,8 +12,10 @@ one that the log has: so it gets its name back before the deletion is answered.
     4 remove the copy                       the former file
 
 If another file of the segment has the name, or may have it on a missing disk, the copy keeps its mark, and step 2
-gives that to the former file, too, unless somebody has written to the copy. All files with it are one segment, and
-the one that was written to since is the best of them.
+gives that to the former file, too. All files with it are one segment, and the one that was written to since is the
+best of them. If somebody has written to the copy, the former file is marked as moved from it instead. If the copy's
+mark names the former file then, and no third file is known, step 1 removes it: each of the two would take the place
+of the other. A third file is not removed then, and is a duplicate for the next daemon.
 """
 
 import errno

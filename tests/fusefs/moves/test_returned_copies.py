@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import trio
@@ -23,11 +24,16 @@ from support.returned import (
     put_unseen,
 )
 
+from commitlogfs.fusefs.files.disk_files import DiskFiles
+from commitlogfs.fusefs.moves import mover
 from commitlogfs.fusefs.moves.mover import FormerFileError
 from commitlogfs.store import layout
-from commitlogfs.store.errors import DiskFailedError
+from commitlogfs.store.errors import DiskFailedError, UncertainPublishError
 from commitlogfs.store.files.hashing import write_checksum
 from commitlogfs.store.findings import FindingCode
+from commitlogfs.store.moves.copy import SegmentCopy
+from commitlogfs.store.moves.mark import read_mark_of
+from commitlogfs.store.pool.catalog import Role
 from commitlogfs.store.pool.open import OnMissing, blocking, finish_moves
 from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset
@@ -293,7 +299,18 @@ def take_checksum(path: Path) -> None:
     os.removexattr(path, layout.XATTR_CHECKSUM)
 
 
-@pytest.mark.parametrize("spoil", [write_to, take_checksum])
+def write_to_and_seal(path: Path) -> None:
+    write_to(path)
+    fd = os.open(path, os.O_RDONLY)
+    write_checksum(fd, xxhash.xxh3_128_digest(content(99)))
+    os.close(fd)
+
+
+def record_verdict(path: Path) -> None:
+    os.setxattr(path, layout.XATTR_VERDICT, format_verdict(whole_verdict(Kind.ROTTED, SIZE, 5)))
+
+
+@pytest.mark.parametrize("spoil", [write_to, write_to_and_seal, take_checksum, record_verdict])
 def test_a_copy_that_may_differ_from_its_own_one_stays(
     directories: list[Path], spoil: Callable[[Path], None]
 ) -> None:
@@ -325,3 +342,146 @@ def test_a_copy_that_reads_otherwise_under_a_move_has_its_own_mark(directories: 
         assert FindingCode.DUPLICATE_SEGMENT in [finding.code for finding in away.findings]
         trio.run(let_go, parts)
     assert {first, third} <= away.holders(index)
+
+
+def test_a_copy_whose_records_cannot_be_read_is_only_saved(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a failing disk: the missing one is not taken back then."""
+    away, index, first, second, third = moved_on(directories)
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(errno.EIO, "cannot be read")
+
+    with away.opened(first) as parts, monkeypatch.context() as patch:
+        patch.setattr(mover, "read_record", fail)
+        with pytest.raises(DiskFailedError):
+            move_on(parts, index, third)
+        assert segment(parts, index).disk == second
+        move_on(parts, index, third, salvages=True)
+        assert place(parts, index).read_bytes() == content(index)
+        mark = read_mark_of(str(place(parts, index)))
+        assert mark is not None
+        assert mark.disk == second
+
+
+def test_a_file_that_has_the_name_of_a_copy_stays(directories: list[Path]) -> None:
+    """It may have the same mark, if its disk was away."""
+    away, index, first, second, third = moved_on(directories)
+    with away.opened(first) as parts:
+        found = directories[third - 1] / name_of(index).decode()
+        shutil.copy(place(parts, index), found)
+        for name in os.listxattr(place(parts, index)):
+            os.setxattr(found, name, os.getxattr(place(parts, index), name))
+        with pytest.raises(FileExistsError):
+            move_on(parts, index, third)
+        trio.run(parts.mover.remove_stray_copies)
+        assert found.exists()
+        assert segment(parts, index).disk == second
+
+
+def test_a_copy_with_a_common_mark_that_may_have_its_name_is_removed(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk has failed in that moment. Then the segment may be moved again."""
+    away, index, first, _second, third = moved_on(directories)
+
+    async def fail(_self: object, copy: SegmentCopy, name: bytes) -> NoReturn:
+        copy.publish(name)
+        raise UncertainPublishError("its name may be lost")
+
+    with away.opened(first) as parts:
+        with monkeypatch.context() as patch:
+            patch.setattr(DiskFiles, "publish_copy", fail)
+            with pytest.raises(UncertainPublishError):
+                move_on(parts, index, third)
+        assert parts.mover.hindrance(segment(parts, index)) is not None
+        trio.run(parts.mover.remove_stray_copies)
+        assert third not in away.holders(index)
+        assert parts.mover.hindrance(segment(parts, index)) is None
+
+
+@pytest.mark.parametrize("moves_on", [False, True])
+def test_the_damaged_file_of_a_repaired_segment_is_set_aside(directories: list[Path], moves_on: bool) -> None:
+    """Also if the right copy was moved while the disk of the damaged file was away."""
+    away = Away(directories, is_read_only=True)
+    with away.opened() as parts:
+        move_on(parts, 0, 2)
+        damaged, copy = directories[DRAINED - 1] / name_of(0).decode(), place(parts, 0)
+    os.setxattr(copy, layout.XATTR_REPAIRS, os.getxattr(copy, layout.XATTR_MOVED_FROM))
+    record_verdict(damaged)
+    with away.opened(DRAINED) as parts:
+        if moves_on:
+            move_on(parts, 0, 3)
+            trio.run(let_go, parts)
+    away.is_read_only = False
+    with away.opened() as parts:
+        trio.run(let_go, parts)
+        assert away.holders(0) == {3 if moves_on else 2}
+        assert [file.base_offset for file in parts.commitlog.others.set_aside()] == [0]
+
+
+def touched_beside_a_missing_disk(directories: list[Path]) -> tuple[Away, int]:
+    """Segment 0 on disk 2, of which somebody has set the times, and its former file on the drained disk; and a
+    disk that has neither."""
+    away = Away(directories, is_read_only=True)
+    with away.opened() as parts:
+        move_on(parts, 0, 2)
+        copy = place(parts, 0)
+    away.is_read_only = False
+    os.utime(copy)
+    os.removexattr(copy, layout.XATTR_CHECKSUM)
+    fd = os.open(copy, os.O_RDONLY)
+    write_checksum(fd, xxhash.xxh3_128_digest(content(0)))
+    os.close(fd)
+    return away, 4
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_source_that_is_put_back_beside_a_missing_disk_is_served(
+    directories: list[Path], is_written: bool
+) -> None:
+    """The daemon dies before it removes the copy, which somebody has touched since the move."""
+    away, missing = touched_beside_a_missing_disk(directories)
+    with away.opened(missing) as parts, (directories[DRAINED - 1] / name_of(0).decode()).open("r+b", 0) as file:
+
+        async def main() -> None:
+            await let_go(parts)
+            source = next(one for one in parts.commitlog.others.moved(DRAINED) if one.base_offset == 0)
+            assert source.role is Role.RETIRED
+            if is_written:
+                file.write(b"late")
+            await parts.sources._put_back_if_only_writer(source)
+
+        trio.run(main)
+        assert segment(parts, 0).disk == DRAINED
+    assert away.holders(0) == {DRAINED, 2}
+    with away.opened(missing) as parts:
+        assert segment(parts, 0).disk == DRAINED
+        assert place(parts, 0).read_bytes()[:4] == (b"late" if is_written else content(0)[:4])
+
+
+def test_a_source_that_is_put_back_takes_no_third_file_away(directories: list[Path]) -> None:
+    """Nothing shows that they are equal: somebody has touched the copy, and the third one has no checksum."""
+    away, index, first = copied_twice(directories, is_read_only=True)
+    away.is_read_only = False
+    (second,) = away.holders(index) - {DRAINED, first}
+    third, copy = (directories[number - 1] / name_of(index).decode() for number in (first, second))
+    os.removexattr(third, layout.XATTR_CHECKSUM)
+    os.utime(copy)
+    fd = os.open(copy, os.O_RDONLY)
+    write_checksum(fd, xxhash.xxh3_128_digest(content(index)))
+    os.close(fd)
+    with away.opened() as parts, (directories[DRAINED - 1] / name_of(index).decode()).open("r+b", 0) as file:
+
+        async def main() -> None:
+            await let_go(parts)
+            assert away.holders(index) == {first, second}
+            source = next(one for one in parts.commitlog.others.moved(DRAINED) if one.base_offset == index * SIZE)
+            await parts.sources.put_back_if_changed(source)
+            file.write(b"late")
+            assert await parts.sources.put_back_if_changed(source)
+            await let_go(parts)
+
+        trio.run(main)
+        assert third.read_bytes() == content(index)
