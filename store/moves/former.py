@@ -5,7 +5,8 @@ rotted, or its disk may have been replaced by a bad copy of itself, with all att
 it removes the former file:
 
     what the copy's device returns                                  the former file
-    has the checksum of the copy, which has no verdict              goes
+    has the checksum of the copy and of the former file, or         goes
+    somebody has written to the copy; and it has no verdict
     else: is what the device of the former file returns             goes
     else: nobody has written to the copy since, and the former      stays; the copy is damaged
     file has its own checksum, or that of the copy
@@ -126,8 +127,8 @@ def compare(
     if of_copy is None or of_copy.key != copy.key:
         return Comparison.READ_COPY
     is_as_recorded = of_copy.digest == copy.digest
-    is_contested = is_unchanged and former.digest not in (None, copy.digest)
-    if is_as_recorded and copy.is_certain and not is_contested:
+    is_agreed = not is_unchanged or former.digest == copy.digest
+    if is_as_recorded and is_agreed and copy.is_certain:
         return Comparison.NOT_NEEDED
     if of_former is None or of_former.key != former.key:
         return Comparison.READ_FORMER
