@@ -220,6 +220,16 @@ class Parts:
         checks = self.commitlog.timing.checks
         nursery.start_soon(self.disk_checks.run, checks.successor_s if is_successor else checks.first_s)
 
+    async def finish(self) -> None:
+        """At the orderly end of a daemon, while what `start` has started still runs: record what this daemon alone
+        knows, as far as the disks do so soon."""
+        with trio.move_on_after(self.commitlog.timing.verdicts.finish_s):
+            await self.lost_writes.finish()
+            await self.verdicts.finish()
+            await self.member_records.finish()
+        self.disk_memory.save()
+        await self.background.drain()
+
     def close(self) -> None:
         """After the last request: close what is still open, but for the log itself."""
         self.handles.close()

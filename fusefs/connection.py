@@ -129,7 +129,7 @@ async def serve(operations: CommitLogOperations) -> None:
                 if not disk.is_unresponsive:  # the thread would hold this daemon as long as the disk hangs
                     nursery.start_soon(_try_disk, parts, disk)
         await _answer_requests()
-        await parts.background.drain()
+        await parts.finish()
         nursery.cancel_scope.cancel()
     with trio.CancelScope(shield=True):
         await parts.sources.finish()

@@ -278,6 +278,9 @@ class VerdictTiming:
     """For the record of a verdict on its disk."""
     clear_s: float = 4.0
     """How long an order to clear verdicts waits for the disks: a control request has 5 s."""
+    finish_s: float = 2.0
+    """How long the orderly end of a daemon waits until the disks have recorded the last verdicts; less than
+    DaemonTiming.hand_over_s."""
     retry_s: float = 30.0
     start_s: float = 1.0
     """A daemon that has just started has more urgent work than to look for findings beside the segments."""

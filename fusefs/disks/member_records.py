@@ -72,9 +72,13 @@ class MemberRecords:
         with trio.move_on_after(self._timing.record_s):
             async with self.changing:
                 await self._record_log()
-            generation = self._commitlog.membership.generation
-            while generation not in self._commitlog.recorded.values() and self._writable_lagging():
-                await self._changed.wait()
+            await self.finish()
+
+    async def finish(self) -> None:
+        """Returns when one disk has recorded the present list, or none can: a later daemon completes the others."""
+        generation = self._commitlog.membership.generation
+        while generation not in self._commitlog.recorded.values() and self._writable_lagging():
+            await self._changed.wait()
 
     async def run(self) -> None:
         """Until cancelled. Each disk has its own task, so one that hangs delays only itself."""

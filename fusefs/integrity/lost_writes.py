@@ -88,6 +88,8 @@ class LostWrites:
         self._to_examine: list[_FailedSync] = []
         self._failed = {number: trio.Event() for number in commitlog.disks}
         """By disk; set when a sync has failed."""
+        self._asking = {number: trio.Lock() for number in commitlog.disks}
+        """Held until an answer of the kernel, which it gives once, has its effect."""
 
     def record_failed_sync(self, file: Segment, error: OSError, seen: PackedAttributes | None) -> None:
         """A process has asked for a sync of a file, and it has failed. `seen` are its attributes by now; None if
@@ -146,12 +148,32 @@ class LostWrites:
             for disk in self._commitlog.disks.values():
                 nursery.start_soon(self._run_for, disk, is_open)
 
+    async def finish(self) -> None:
+        """At the end of the daemon: ask the kernel once more, and let the verdicts say which segments have failed
+        writes that nothing has examined yet. The kernel may report these to no later daemon."""
+        async with trio.open_nursery() as nursery:
+            for watch in tuple(self._watches.values()):
+                nursery.start_soon(self._finish, watch)
+
+    async def _finish(self, watch: _Watch) -> None:
+        disk = self._commitlog.disk_of(watch.segment)
+        if not disk.is_unresponsive:
+            await self._ask(disk, watch)
+        if watch.has_failed and self._is_segment(watch.segment):
+            await self._record_lost(disk, watch.segment, ())
+
     async def release(self, file: Segment) -> None:
-        """Watch a file no longer: its space is not free while its descriptor is open."""
+        """Watch a file no longer: its space is not free while its descriptor is open. The kernel reports a failure
+        that a process has got with its last sync to nobody who opens the file later."""
         watch = self._watches.pop((file.disk, file.ino), None)
         if watch is None:
             return
+        disk = self._commitlog.disk_of(file)
+        if not disk.is_unresponsive:
+            await self._ask(disk, watch)
         watch.is_released = True
+        if watch.has_failed and self._is_segment(file):
+            self.record_failed_sync(file, OSError(errno.EIO, "a write has failed"), None)
         if not watch.is_used:
             await self._close(watch)
 
@@ -223,18 +245,26 @@ class LostWrites:
                 self._settle_examined(failed.segment)
 
     async def _check(self, disk: Disk, watch: _Watch) -> None:
-        try:
-            await self._use(disk, watch, partial(lost_writes.require_written, watch.fd))
-        except OSError as error:
-            now_s = self._clock.monotonic()
-            reason = errno.errorcode.get(error.errno or 0, "EIO")
-            log_event(log, logging.ERROR, "write_failed", segment=watch.segment.name, disk=disk.path, errno=reason)
-            self._observer.disk_error(disk.path, "writeback", reason)
-            failure = DiskFailedError(disk.path, f"a write has failed ({reason})")
-            health.record_error(disk, failure, now_s, self._commitlog.timing.health)
-            watch.has_failed = True
+        await self._ask(disk, watch)
         if watch.has_failed and self._clock.monotonic() >= watch.examine_at_s and not watch.is_released:
             await self._examine(disk, watch)
+
+    async def _ask(self, disk: Disk, watch: _Watch) -> None:
+        """Ask the kernel whether a write has failed. Of a segment that is examined now, it is known."""
+        async with self._asking[disk.number]:
+            if watch.is_released or watch.is_used:
+                return
+            try:
+                await self._use(disk, watch, partial(lost_writes.require_written, watch.fd))
+            except OSError as error:
+                now_s = self._clock.monotonic()
+                reason = errno.errorcode.get(error.errno or 0, "EIO")
+                name = watch.segment.name
+                log_event(log, logging.ERROR, "write_failed", segment=name, disk=disk.path, errno=reason)
+                self._observer.disk_error(disk.path, "writeback", reason)
+                failure = DiskFailedError(disk.path, f"a write has failed ({reason})")
+                health.record_error(disk, failure, now_s, self._commitlog.timing.health)
+                watch.has_failed = True
 
     async def _examine(self, disk: Disk, watch: _Watch) -> None:
         """Find out what the disk lacks after a write has failed."""

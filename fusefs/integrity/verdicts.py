@@ -67,10 +67,19 @@ class Verdicts:
     async def _run_on(self, disk: DiskNumber) -> None:
         while True:
             changed = self._changed[disk]
-            for segment in self.unrecorded_on(disk):
-                await self.record_on_disk(segment)
+            await self._record_all(disk)
             with trio.move_on_after(self._timing.retry_s):
                 await changed.wait()
+
+    async def _record_all(self, disk: DiskNumber) -> None:
+        for segment in self.unrecorded_on(disk):
+            await self.record_on_disk(segment)
+
+    async def finish(self) -> None:
+        """At the end of the daemon: returns when each disk has recorded what is new, or cannot."""
+        async with trio.open_nursery() as nursery:
+            for number in self._locks:
+                nursery.start_soon(self._record_all, number)
 
     def _wake(self, disk: DiskNumber) -> None:
         self._changed[disk].set()

@@ -64,7 +64,7 @@ PATIENT = Timing(
     members=MemberTiming(record_s=_LONG_S),
     moves=MoveTiming(publish_s=_LONG_S, chunk_s=_LONG_S, close_s=_LONG_S),
     scrub=ScrubTiming(record_s=_LONG_S),
-    verdicts=VerdictTiming(load_s=_LONG_S, clear_s=_LONG_S),
+    verdicts=VerdictTiming(load_s=_LONG_S, clear_s=_LONG_S, finish_s=_LONG_S),
 )
 """No request gives up: on a busy machine, a disk that is well may be late. A create has several limits one after
 the other, and so has a change of size."""

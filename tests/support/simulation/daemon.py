@@ -136,7 +136,7 @@ class Daemon:
                     while self._in_hand:
                         await self._answered.wait()
                         self._answered = trio.Event()
-                    await self.parts.background.drain()
+                    await self.parts.finish()
                     nursery.cancel_scope.cancel()
                 await self.parts.sources.finish()
             self.parts.close()
