@@ -179,6 +179,7 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
             os.setxattr(directory.dirfd, layout.XATTR_ROOT, identity.format_root(plan.root))
             os.setxattr(directory.dirfd, layout.XATTR_NEWEST, identity.format_newest(plan.newest))
             os.setxattr(directory.dirfd, layout.XATTR_BIRTH, b"unfinished")
+            durable.remove_xattr(directory.dirfd, layout.XATTR_SCRUB)  # of a former pool
             durable.write_xattr(directory.dirfd, layout.XATTR_IDENTITY, identity.format_identity(document))
         except OSError as error:
             is_unsupported = error.errno == errno.EOPNOTSUPP

@@ -90,3 +90,12 @@ def test_cut_off_at_any_step_it_can_be_finished_or_is_done(specs, monkeypatch):
 def test_a_birth_that_ended_leaves_no_mark(specs):
     be_born(specs)
     assert marks(specs) == [False] * 3
+
+
+def test_a_new_pool_continues_no_scrub_of_a_former_one(specs):
+    be_born(specs)
+    for spec in specs:
+        os.setxattr(spec.path, layout.XATTR_SCRUB, b"position in another log")
+        os.removexattr(spec.path, layout.XATTR_IDENTITY)
+    be_born(specs)
+    assert [layout.XATTR_SCRUB in os.listxattr(spec.path) for spec in specs] == [False] * 3
