@@ -92,12 +92,20 @@ def lanes_named(document: Path) -> Iterator[tuple[str, str, str]]:
         yield file, test, lane or GATE
 
 
-def test_the_list_of_faults_names_the_lane_of_each_test() -> None:
-    named = list(lanes_named(ROOT / "docs" / "faults.md"))
+@pytest.mark.parametrize("name", ["faults.md", "remembered.md"])
+def test_a_list_with_tests_names_the_lane_of_each(name: str) -> None:
+    document = ROOT / "docs" / name
+    named = list(lanes_named(document))
     assert named
     assert [(file, test, lane) for file, test, lane in named if lanes_in(ROOT / file)[test] != lane] == []
-    files = _FILE_WITH_LANE.findall((ROOT / "docs" / "faults.md").read_text())
+    files = _FILE_WITH_LANE.findall(document.read_text())
     assert [(file, lane) for file, lane in files if (lane or GATE) not in lanes_of_file(ROOT / file)] == []
+
+
+def test_each_thing_that_is_remembered_has_a_test() -> None:
+    rows = re.findall(r"^\| .* \| (.*) \|$", (ROOT / "docs" / "remembered.md").read_text(), re.MULTILINE)
+    assert rows
+    assert [tests for tests in rows if "tests/" not in tests and tests != "test"] == []
 
 
 def test_the_table_of_lanes_is_current() -> None:
