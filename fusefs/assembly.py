@@ -223,6 +223,7 @@ class Parts:
     async def finish(self) -> None:
         """At the orderly end of a daemon, while what `start` has started still runs: record what this daemon alone
         knows, as far as the disks do so soon."""
+        self.disk_memory.save()  # the process may end during the wait
         with trio.move_on_after(self.commitlog.timing.verdicts.finish_s):
             await self.lost_writes.finish()
             await self.verdicts.finish()

@@ -151,6 +151,9 @@ class LostWrites:
     async def finish(self) -> None:
         """At the end of the daemon: ask the kernel once more, and let the verdicts say which segments have failed
         writes that nothing has examined yet. The kernel may report these to no later daemon."""
+        for failed in tuple(self._to_examine):
+            if failed.has_lost:  # it has its verdict already
+                await self._cordon(self._commitlog.disk_of(failed.segment), failed.segment)
         async with trio.open_nursery() as nursery:
             for watch in tuple(self._watches.values()):
                 nursery.start_soon(self._finish, watch)
@@ -164,16 +167,22 @@ class LostWrites:
 
     async def release(self, file: Segment) -> None:
         """Watch a file no longer: its space is not free while its descriptor is open. The kernel reports a failure
-        that a process has got with its last sync to nobody who opens the file later."""
-        watch = self._watches.pop((file.disk, file.ino), None)
+        that a process has got with its last sync to nobody who opens the file later: a segment with one is watched
+        until it is examined."""
+        key = file.disk, file.ino
+        watch = self._watches.get(key)
         if watch is None:
             return
         disk = self._commitlog.disk_of(file)
         if not disk.is_unresponsive:
             await self._ask(disk, watch)
-        watch.is_released = True
         if watch.has_failed and self._is_segment(file):
-            self.record_failed_sync(file, OSError(errno.EIO, "a write has failed"), None)
+            self._failed[disk.number].set()
+            return
+        if watch.is_released:  # by another call meanwhile
+            return
+        watch.is_released = True
+        del self._watches[key]
         if not watch.is_used:
             await self._close(watch)
 

@@ -78,8 +78,9 @@ class Verdicts:
     async def finish(self) -> None:
         """At the end of the daemon: returns when each disk has recorded what is new, or cannot."""
         async with trio.open_nursery() as nursery:
-            for number in self._locks:
-                nursery.start_soon(self._record_all, number)
+            for number, disk in self._commitlog.disks.items():
+                if not disk.is_unresponsive:  # its lock may be held as long as it hangs
+                    nursery.start_soon(self._record_all, number)
 
     def _wake(self, disk: DiskNumber) -> None:
         self._changed[disk].set()

@@ -100,6 +100,7 @@ def prepare(plan: JoiningPlan, pool_id: str) -> None:
             if directory.joining is not None:
                 return  # some disks may record this id already
             mark = Joining(pool_id, str(uuid.uuid4()))
+            durable.remove_xattr(directory.dirfd, layout.XATTR_SCRUB)  # of a former pool
             durable.write_xattr(directory.dirfd, layout.XATTR_JOINING, identity.format_joining(mark))
     except OSError as error:
         raise PoolError(

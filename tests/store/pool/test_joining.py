@@ -19,6 +19,8 @@ from commitlogfs.store.pool import joining
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.joining import JoiningPlan
 from commitlogfs.store.pool.open import OnMissing, open_pool, require_mountable
+from commitlogfs.store.scrub.progress import Command, Progress, Run, format_progress
+from commitlogfs.store.segment import BaseOffset
 
 
 @pytest.fixture
@@ -65,6 +67,14 @@ def test_a_mark_keeps_its_id_when_it_is_made_again(directories):
     first = os.getxattr(directories.new.path, layout.XATTR_JOINING)
     joining.prepare(plan(directories), directories.pool_id)
     assert os.getxattr(directories.new.path, layout.XATTR_JOINING) == first
+
+
+def test_the_scrub_of_a_former_pool_is_not_continued(directories):
+    run = Run(1_900_000_000, BaseOffset(10**12), command=Command.PAUSE)
+    foreign = Progress(run, position=BaseOffset(5 * 10**9))
+    os.setxattr(directories.new.path, layout.XATTR_SCRUB, format_progress(foreign))
+    joining.prepare(plan(directories), directories.pool_id)
+    assert os.listxattr(directories.new.path) == [layout.XATTR_JOINING]
 
 
 def test_the_mark_of_another_pool_is_left_alone(directories):
