@@ -96,7 +96,9 @@ class Background:
 
         def is_done() -> bool:
             is_idle = self.checksums.idle == set(self.parts.commitlog.disks)
-            return self._having() == expected and not self.checksums.counts().unread and is_idle and has_worked()
+            counts = self.checksums.counts()
+            is_counted = counts.present == len(expected) and not counts.unread
+            return self._having() == expected and is_counted and is_idle and has_worked()
 
         async def serve() -> None:
             async with trio.open_nursery() as nursery:
