@@ -13,8 +13,9 @@ from commitlogfs.console import main as console
 from commitlogfs.mount.linux import logs
 
 VERBS: Final = (
-    *("init", "adopt", "mount", "umount", "restart", "ready", "reopen-logs", "restore", "status", "top", "map"),
-    *("locate", "explain", "read", "check", "doctor", "debug", "config", "disk", "rebalance", "retention", "scrub"),
+    *("init", "adopt", "destroy", "mount", "umount", "restart", "ready", "reopen-logs", "restore", "status"),
+    *("top", "map", "locate", "explain", "read", "check", "doctor", "debug", "config", "disk", "rebalance"),
+    *("retention", "scrub"),
 )
 """As the help lists them. Each is registered by its module of mount.commands."""
 _OPTIONS: Final[dict[str, Any]] = {

@@ -11,6 +11,9 @@ that holds any other entry.
 """
 
 FORMAT_VERSION = 1
+DESTROYED_VERSION = 0
+"""Version in the identity of a disk that `destroy` has begun to clear. It is as long as FORMAT_VERSION, so it
+always has room, and every version of commitlogfs refuses it."""
 
 XATTR_IDENTITY = "user.commitlogfs.identity"
 XATTR_NEWEST = "user.commitlogfs.newest"
@@ -42,6 +45,12 @@ XATTR_VERDICT = "user.commitlogfs.verdict"
 
 XATTR_SCRUB = "user.commitlogfs.scrub"
 """How far the scrub of a disk is (store/scrub/progress.py)."""
+
+DISK_RECORDS = (
+    *(XATTR_NEWEST, XATTR_ROOT, XATTR_BIRTH, XATTR_JOINING, XATTR_SCRUB),
+    XATTR_IDENTITY,
+)
+"""Everything that the directory of a disk records; the identity last, as it says whose the others are."""
 
 RETIRED_DIRECTORY = b".commitlogfs"
 

@@ -31,11 +31,11 @@ from commitlogfs.mount.preflight.configured_pool import configured_segment_size,
 from commitlogfs.mount.preflight.unmounted import kept_unmounted
 from commitlogfs.store.disks import identity
 from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.disks.giving_up import GivingUp, find_member, plan_giving_up
 from commitlogfs.store.disks.identity import DiskIdentity
 from commitlogfs.store.disks.membership import Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.findings import FindingCode
-from commitlogfs.store.pool.giving_up import GivingUp, find_member, plan_giving_up
 from commitlogfs.store.pool.open import Pool, open_pool
 
 _RANGES_SHOWN = 10

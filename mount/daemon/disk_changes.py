@@ -26,12 +26,12 @@ from commitlogfs.mount.status.disk_content import (
 from commitlogfs.mount.status.moves import held_until
 from commitlogfs.store.disks.directories import first_entry
 from commitlogfs.store.disks.disk import Disk, DiskState
+from commitlogfs.store.disks.giving_up import GivingUp, find_member, plan_giving_up
 from commitlogfs.store.disks.membership import LONGEST_REASON, Cordon, Drain, DrainMode, Member, Membership
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.events import log_event
 from commitlogfs.store.pool import joining
 from commitlogfs.store.pool.catalog import NEWEST_KEPT, Role
-from commitlogfs.store.pool.giving_up import GivingUp, find_member, plan_giving_up
 from commitlogfs.store.segment import parse_segment_name
 
 log = logging.getLogger(__name__)

@@ -39,8 +39,9 @@ class OpenDirectory:
     """Which pool it is to become a disk of, if `disk add` has prepared it."""
 
 
-def open_spec(spec: DiskSpec) -> OpenDirectory:
-    """The disk's open directory. Raises DirectoryError if it cannot be used, PoolError for a damaged identity."""
+def open_spec(spec: DiskSpec, *, may_be_destroyed: bool = False) -> OpenDirectory:
+    """The disk's open directory. Raises DirectoryError if it cannot be used, PoolError for a damaged identity, or
+    one that `destroy` has begun to clear."""
     dirfd = open_directory(spec.path)
     try:
         st = os.fstat(dirfd)
@@ -50,7 +51,7 @@ def open_spec(spec: DiskSpec) -> OpenDirectory:
             st.st_dev,
             st.st_ino,
             filesystem.identify(dirfd),
-            identity.read_identity(dirfd, spec.path),
+            identity.read_identity(dirfd, spec.path, may_be_destroyed=may_be_destroyed),
             identity.read_joining(dirfd),
         )
     except OSError as error:

@@ -1,6 +1,7 @@
 """Identity of a disk: pool, number, members. It is in extended attributes of the disk's directory.
 
-user.commitlogfs.identity   JSON, written by `init` or `adopt`, and when the members of the pool change
+user.commitlogfs.identity   JSON, written by `init` or `adopt`, and when the members of the pool change; `destroy`
+                            marks it before it removes anything
 user.commitlogfs.joining    JSON, on a directory that `disk add` has prepared, until it is a disk of the pool
 user.commitlogfs.newest     decimal base offset of the newest segment of the whole pool; on every disk, so that
                             a degraded mount knows whether the newest segment is absent
@@ -39,6 +40,7 @@ class DiskIdentity:
     number: DiskNumber
     segment_size: int
     membership: Membership
+    is_being_destroyed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class RootAttributes:
 
 def format_identity(identity: DiskIdentity) -> bytes:
     document = {
-        "version": layout.FORMAT_VERSION,
+        "version": layout.DESTROYED_VERSION if identity.is_being_destroyed else layout.FORMAT_VERSION,
         "pool": identity.pool_id,
         "disk": identity.disk_id,
         "number": identity.number,
@@ -139,15 +141,18 @@ def _compact(document: dict[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def parse_identity(raw: bytes, where: str) -> DiskIdentity:
+def parse_identity(raw: bytes, where: str, *, may_be_destroyed: bool = False) -> DiskIdentity:
     """The identity in the attribute `raw` of the directory `where`.
 
-    Raises PoolError if it is damaged or of another format version.
+    Raises PoolError if it is damaged, of another format version, or, unless it `may_be_destroyed`, being destroyed.
     """
     try:
         document = json.loads(raw)
         version = document["version"]
-        if version != layout.FORMAT_VERSION:
+        is_being_destroyed = version == layout.DESTROYED_VERSION
+        if is_being_destroyed and not may_be_destroyed:
+            raise PoolError(f"{where}: is being destroyed; `commitlogfs destroy` completes that")
+        if version != layout.FORMAT_VERSION and not is_being_destroyed:
             raise PoolError(
                 f"{where}: has format version {version}, and this program supports {layout.FORMAT_VERSION} only; "
                 "use the newer commitlogfs"
@@ -158,6 +163,7 @@ def parse_identity(raw: bytes, where: str) -> DiskIdentity:
             number=DiskNumber(int(document["number"])),
             segment_size=int(document["segment_size"]),
             membership=_parse_membership(document),
+            is_being_destroyed=is_being_destroyed,
         )
         _require_sense(found)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -229,10 +235,10 @@ def _require_sense(found: DiskIdentity) -> None:
         raise ValueError(f"disk {found.number} is not among its own members")
 
 
-def read_identity(dirfd: int, where: str) -> DiskIdentity | None:
-    """The identity of a directory; None if it has none. Raises OSError, PoolError."""
+def read_identity(dirfd: int, where: str, *, may_be_destroyed: bool = False) -> DiskIdentity | None:
+    """The identity of a directory; None if it has none. Raises OSError, PoolError as `parse_identity`."""
     raw = durable.read_xattr(dirfd, layout.XATTR_IDENTITY)
-    return None if raw is None else parse_identity(raw, where)
+    return None if raw is None else parse_identity(raw, where, may_be_destroyed=may_be_destroyed)
 
 
 def write_identity(dirfd: int, identity: DiskIdentity) -> None:

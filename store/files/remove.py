@@ -234,6 +234,20 @@ def list_retired(dirfd: int) -> list[tuple[bytes, BaseOffset, PackedAttributes]]
         os.close(directory)
 
 
+def list_unknown(dirfd: int) -> list[bytes]:
+    """Paths of the entries of the directory of retired files that are none of ours. Raises OSError."""
+    try:
+        directory = safe_open.open_directory(dirfd, layout.RETIRED_DIRECTORY)
+    except FileNotFoundError:
+        return []
+    try:
+        known = {name for name, _, _ in list_retired(dirfd)}
+        names = set(map(os.fsencode, os.listdir(directory))) - known
+        return sorted(b"%b/%b" % (layout.RETIRED_DIRECTORY, name) for name in names)
+    finally:
+        os.close(directory)
+
+
 def drop_empty_directory(dirfd: int) -> None:
     """Remove the directory of retired segments if it is empty. Raises OSError."""
     try:

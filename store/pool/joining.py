@@ -15,7 +15,6 @@ import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from commitlogfs.store import layout
 from commitlogfs.store.disks import identity
@@ -38,12 +37,6 @@ from commitlogfs.store.files.usage import DiskUsage, measure_usage
 from commitlogfs.store.findings import REPAIR_DISK
 from commitlogfs.store.segment import BaseOffset
 from commitlogfs.store.thresholds import Thresholds
-
-_RECORDS: Final = (
-    *(layout.XATTR_IDENTITY, layout.XATTR_NEWEST, layout.XATTR_ROOT, layout.XATTR_JOINING),
-    layout.XATTR_SCRUB,
-)
-"""Everything that the directory of a disk records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +121,7 @@ def forget(path: str, pool_id: str, membership: Membership, *, dry_run: bool = F
                     f"{path}: records this pool and is not empty (it holds {entry!r}); `restore --from` takes "
                     "segments from it; move its content away, and repeat the command"
                 )
-            for name in () if dry_run else _RECORDS:
+            for name in () if dry_run else layout.DISK_RECORDS:
                 durable.remove_xattr(directory.dirfd, name)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
@@ -159,14 +152,14 @@ def _require_unused(directory: OpenDirectory, pool_id: str, membership: Membersh
     if joining is not None and joining.pool_id != pool_id:
         raise PoolError(
             f"{path}: is about to be added to pool {joining.pool_id}; choose another one, or remove the mark: "
-            f"setfattr -x {layout.XATTR_JOINING} {path}"
+            f"`commitlogfs destroy --disks {path}`"
         )
     if joining is None and known is not None and membership.with_id(known.disk_id) is not None:
         raise PoolError(f"{path}: is disk {known.number} of this pool already; see `commitlogfs disk list`")
     if joining is None and known is not None and known.pool_id != pool_id:
         raise PoolError(
             f"{path}: is a disk of pool {known.pool_id}; if that pool is given up, move its segments away, then: "
-            f"setfattr -x {layout.XATTR_IDENTITY} {path}"
+            f"`commitlogfs destroy --degraded --disks {path}`"
         )
     entry = first_entry(directory.dirfd)
     if entry is not None:

@@ -13,7 +13,6 @@ from support.timings import BRISK
 from support.waiting import PATIENCE_S
 
 from commitlogfs.mount.config import edit
-from commitlogfs.store import layout
 from commitlogfs.store.timing import ScrubTiming
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
@@ -69,7 +68,7 @@ def test_a_disk_of_another_pool(pool: PoolMount, workdir: Path):
     assert pool.cli("init", "--disks", other).status == 0
     text = refused(pool, other)
     assert text.startswith(f"test: {other}: is a disk of pool ")
-    assert text.endswith(f"setfattr -x {layout.XATTR_IDENTITY} {other}")
+    assert text.endswith(f"`commitlogfs destroy --degraded --disks {other}`")
 
 
 def test_a_file_and_a_directory_whose_parent_is_absent(pool: PoolMount, workdir: Path):

@@ -18,8 +18,8 @@ from commitlogfs.mount import cli as cli_module
 from commitlogfs.mount.cli import application
 from commitlogfs.mount.config import model as config_module
 
-VERBS = ["init", "adopt", "mount", "umount", "restart", "ready", "status", "map", "locate", "read", "check"]
-VERBS += ["explain", "doctor", "debug", "bench", "reopen-logs", "restore", "top", "exporter"]
+VERBS = ["init", "adopt", "destroy", "mount", "umount", "restart", "ready", "status", "map", "locate", "read"]
+VERBS += ["check", "explain", "doctor", "debug", "bench", "reopen-logs", "restore", "top", "exporter"]
 USAGE, UNREACHABLE = 2, 3
 
 
@@ -148,7 +148,7 @@ def test_bad_arguments(cli, tmp_path, line, status, said):
 
 
 VERBS_THAT_TAKE_A_NAME = ["status", "map", "locate 0", "read --offset 0", "restart", "ready", "umount", "mount"]
-VERBS_THAT_TAKE_A_NAME += ["check", "doctor", "retention --dry-run", "config check"]
+VERBS_THAT_TAKE_A_NAME += ["check", "destroy", "doctor", "retention --dry-run", "config check"]
 
 
 @pytest.mark.parametrize("verb", VERBS_THAT_TAKE_A_NAME)

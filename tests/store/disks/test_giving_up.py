@@ -1,8 +1,8 @@
 """The list of members without a disk that is given up."""
 
+from commitlogfs.store.disks.giving_up import plan_giving_up
 from commitlogfs.store.disks.losses import Loss, Run
 from commitlogfs.store.disks.membership import DiskNumber, Member, Membership
-from commitlogfs.store.pool.giving_up import plan_giving_up
 from commitlogfs.store.segment import BaseOffset
 
 SIZE = 4096
