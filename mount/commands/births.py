@@ -97,6 +97,7 @@ def carry_out(
             "segment_size": plan.segment_size,
             "segments": plan.segments,
             "disks": [{"number": m.number, "id": m.disk_id, "path": m.path} for m in plan.members],
+            "replaced": list(plan.replaced),
             "dry_run": dry_run,
             "findings": [finding.as_json() for finding in findings],
         }
@@ -105,6 +106,8 @@ def carry_out(
     verb = f"would be {done}" if dry_run else done
     contents = f"{plan.segments} segments" if plan.segments else "no segments"
     settings.say(f"pool {plan.pool_id}: {verb}: {contents} of {format_size(plan.segment_size)}")
+    for former in plan.replaced:
+        settings.say(f"  in the place of the empty pool {former}")
     for member in plan.members:
         made = " (directory to be made)" if dry_run and member.path in plan.created else ""
         settings.say(f"  disk {member.number}  {member.path}{made}")

@@ -10,6 +10,7 @@ from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.commands.births import carry_out, chosen_disks, parse_owner
 from commitlogfs.mount.config.model import DEFAULT_SEGMENT_SIZE
+from commitlogfs.mount.preflight.unmounted import kept_unmounted
 from commitlogfs.store.disks.identity import NEW_ROOT_MODE, RootAttributes
 from commitlogfs.store.errors import PoolError
 from commitlogfs.store.pool import birth
@@ -43,15 +44,21 @@ def init(
     Each directory gets an identity (extended attributes). A later mount checks by it that the right disks are
     there. After an interruption, run the same command again.
 
+    A pool that never had a segment is made anew, with other disks, another segment size or another owner. `destroy`
+    ends any other.
+
     EXIT STATUS: 0 made; 2 bad options or configuration; 4 refused, and nothing is changed: a directory is not
-    empty, is already a disk, is in use, or is on an unsuitable filesystem.
+    empty, is a disk of a pool that has had segments, is in use, is too small for a segment, or is on an unsuitable
+    filesystem.
     """
-    specs, size, _ = chosen_disks(which, disks, segment_size)
+    specs, size, config = chosen_disks(which, disks, segment_size)
     root = parse_owner(owner, mode, RootAttributes(NEW_ROOT_MODE, os.geteuid(), os.getegid()))
     assert root is not None
     with ExitStack() as stack:
         try:
             plan = birth.plan_init(specs, size or DEFAULT_SEGMENT_SIZE, root, stack)
+            if config is not None and plan.replaced:
+                stack.enter_context(kept_unmounted(config, "so its pool is in use"))
             carry_out(plan, specs, stack, dry_run=dry_run, as_json=as_json, done="made")
         except PoolError as error:
             raise RefusedError(f"init: {error}") from error

@@ -15,6 +15,7 @@ import os
 import stat
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from commitlogfs.store import layout
@@ -54,6 +55,8 @@ class BirthPlan:
     segments: int
     newest: BaseOffset | None
     findings: tuple[Finding, ...]
+    replaced: tuple[str, ...]
+    """Ids of the empty pools in whose place it would be made."""
     created: tuple[str, ...]
     """Directories that do not exist yet; `execute` makes them with mode 0700."""
     _directories: tuple[OpenDirectory, ...] = field(repr=False, default=())
@@ -73,7 +76,8 @@ def is_born(specs: tuple[DiskSpec, ...]) -> bool:
 def plan_init(
     specs: tuple[DiskSpec, ...], segment_size: int, root: RootAttributes, stack: contextlib.ExitStack
 ) -> BirthPlan:
-    """Plan an empty pool. A directory may be absent if its parent exists. Changes nothing.
+    """Plan an empty pool. A directory may be absent if its parent exists, or a disk of a pool that never had a
+    segment, and in whose place the new one is made. Changes nothing.
 
     Descriptors are registered on `stack`; keep it open until `execute`. Raises PoolError, PoolInUseError.
     """
@@ -103,8 +107,11 @@ def plan_init(
     for spec in specs:
         require_room(spec.path, usages[spec.path], spec.thresholds, segment_size)
         findings += compare_size(spec.path, usages[spec.path], spec.thresholds, segment_size)
-    members, pool_id = _members(specs, directories)
-    return BirthPlan(pool_id, segment_size, root, members, 0, None, tuple(findings), absent, tuple(directories))
+    replaced = _require_replaceable(specs, directories)
+    members, pool_id = _members(specs, () if replaced else directories)
+    return BirthPlan(
+        pool_id, segment_size, root, members, 0, None, tuple(findings), replaced, absent, tuple(directories)
+    )
 
 
 def plan_adopt(
@@ -124,6 +131,7 @@ def plan_adopt(
     refuse_on(findings)
     for directory in directories:
         require_writable(directory)
+    _require_unborn(specs, directories)
     members, pool_id = _members(specs, directories)
     sizes = [sizes_present(directory.dirfd) for directory in directories]
     if segment_size is None:
@@ -158,6 +166,7 @@ def plan_adopt(
         last.base_offset,
         tuple(findings),
         (),
+        (),
         tuple(directories),
     )
 
@@ -189,7 +198,8 @@ def execute(plan: BirthPlan, specs: tuple[DiskSpec, ...], stack: contextlib.Exit
             ) from error
     for member in plan.members:
         try:
-            durable.remove_xattr(directories[member.path].dirfd, layout.XATTR_JOINING)
+            for former in (layout.XATTR_SCRUB, layout.XATTR_JOINING):
+                durable.remove_xattr(directories[member.path].dirfd, former)
             durable.remove_xattr(directories[member.path].dirfd, layout.XATTR_BIRTH)
         except OSError as error:
             raise PoolError(
@@ -216,29 +226,69 @@ def _open_all(specs: tuple[DiskSpec, ...], stack: contextlib.ExitStack) -> list[
     return directories
 
 
-def _members(specs: tuple[DiskSpec, ...], directories: list[OpenDirectory]) -> tuple[tuple[Member, ...], str]:
+def _interrupted(specs: tuple[DiskSpec, ...], directories: Sequence[OpenDirectory]) -> DiskIdentity | None:
+    """The identity of a disk that an interrupted command with the same disks has reached; None without one."""
+    born = [directory for directory in directories if directory.identity is not None]
+    if not born or len(born) == len(specs):
+        return None
+    known = born[0].identity
+    assert known is not None
+    paths = tuple(spec.path for spec in specs)
+    is_interrupted = all(
+        directory.identity is not None
+        and durable.read_xattr(directory.dirfd, layout.XATTR_BIRTH) is not None
+        and directory.identity.pool_id == known.pool_id
+        and tuple(member.path for member in directory.identity.membership.members) == paths
+        for directory in born
+    )
+    return known if is_interrupted else None
+
+
+def _require_unborn(specs: tuple[DiskSpec, ...], directories: Sequence[OpenDirectory]) -> None:
+    """Raises PoolError for a disk of a pool, unless the same command was interrupted."""
+    for directory in directories:
+        if directory.identity is not None and _interrupted(specs, directories) is None:
+            raise _is_a_disk(directory.spec.path, directory.identity, "")
+
+
+def _require_replaceable(specs: tuple[DiskSpec, ...], directories: Sequence[OpenDirectory]) -> tuple[str, ...]:
+    """Ids of the pools of these directories, which never had a segment; none if the same command was interrupted.
+
+    Raises PoolError for all others, and for one of whose disks nothing is known: it may not be mounted.
+    """
+    if _interrupted(specs, directories) is not None:
+        return ()
+    replaced: dict[str, None] = {}
+    bare = {directory.spec.path for directory in directories if directory.identity is None}
+    for directory in directories:
+        known, path = directory.identity, directory.spec.path
+        if known is None:
+            continue
+        had = identity.read_newest(directory.dirfd) is not None or known.membership.losses
+        if had or os.path.lexists(os.path.join(path, os.fsdecode(layout.RETIRED_DIRECTORY))):
+            raise _is_a_disk(path, known, ", which has had segments")
+        is_unfinished = durable.read_xattr(directory.dirfd, layout.XATTR_BIRTH) is not None
+        for member in () if is_unfinished else known.membership.members:
+            if member.path in bare:
+                raise _is_a_disk(path, known, f", and its disk {member.number} ({member.path}) may not be mounted")
+        replaced[known.pool_id] = None
+    return tuple(replaced)
+
+
+def _is_a_disk(path: str, known: DiskIdentity, more: str) -> PoolError:
+    return PoolError(
+        f"{path}: already a disk of pool {known.pool_id}{more}; mount that pool, or end it: `commitlogfs destroy`"
+    )
+
+
+def _members(specs: tuple[DiskSpec, ...], directories: Sequence[OpenDirectory]) -> tuple[tuple[Member, ...], str]:
     """Members and pool id of the new pool; those of an interrupted command with the same disks, if there was
     one."""
-    born = [directory for directory in directories if directory.identity is not None]
-    paths = tuple(spec.path for spec in specs)
-    if born:
-        known = born[0].identity
-        assert known is not None
-        interrupted = len(born) < len(specs) and all(
-            directory.identity is not None
-            and durable.read_xattr(directory.dirfd, layout.XATTR_BIRTH) is not None
-            and directory.identity.pool_id == known.pool_id
-            and tuple(member.path for member in directory.identity.membership.members) == paths
-            for directory in born
-        )
-        if not interrupted:
-            raise PoolError(
-                f"{born[0].spec.path}: already a disk of pool {known.pool_id}; mount that pool. If it is given up, "
-                f"move its segments away, then: setfattr -x {layout.XATTR_IDENTITY} {born[0].spec.path}"
-            )
+    known = _interrupted(specs, directories)
+    if known is not None:
         return known.membership.members, known.pool_id
     members = tuple(
-        Member(DiskNumber(number), str(uuid.uuid4()), path) for number, path in enumerate(paths, start=1)
+        Member(DiskNumber(number), str(uuid.uuid4()), spec.path) for number, spec in enumerate(specs, start=1)
     )
     return members, str(uuid.uuid4())
 

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import run_cli
@@ -103,13 +104,66 @@ def test_a_disk_without_room_for_what_is_kept_is_reported(disk_farm: DiskFarm, b
     assert f"{disk}: its filesystem has " in bare.cli("status", bare.name).out
 
 
-def test_init_refuses_a_disk_of_a_pool(bare: PoolMount) -> None:
+def test_init_refuses_a_disk_of_a_pool_that_has_had_segments(bare: PoolMount) -> None:
     bare.init()
-    refused(bare, "init", f"{bare.disks[0]}: already a disk of pool ", f"setfattr -x {IDENTITY} {bare.disks[0]}")
+    bare.start()
+    bare.make_segments([0])
+    bare.stop()
+    refused(bare, "init", f"{bare.disks[0]}: not empty")
+    (disks_of(bare)[0] / bare.path(0).name).unlink()
+    words = (f"{bare.disks[0]}: already a disk of pool ", ", which has had segments;", "`commitlogfs destroy`")
+    refused(bare, "init", *words)
     bare.disks = [*bare.disks[:2], bare.workdir / "new"]  # not an interrupted birth: another pool
     Path(bare.disks[2]).mkdir()
     bare.write_config()
-    refused(bare, "init", "already a disk of pool ")
+    refused(bare, "init", *words)
+
+
+def test_init_refuses_an_empty_pool_in_use(bare: PoolMount) -> None:
+    bare.init()
+    bare.start()
+    assert "in use by a running commitlogfs; unmount it first" in bare.cli("init", bare.config).err
+    bare.kill()
+    before = identities_of(bare)
+    ran = bare.cli("init", bare.config)
+    assert (ran.status, ran.err) == (
+        4,
+        "commitlogfs: test: is mounted, so its pool is in use; unmount it first\n",
+    )
+    assert identities_of(bare) == before
+
+
+def test_init_refuses_an_empty_pool_of_which_a_disk_may_not_be_mounted(bare: PoolMount) -> None:
+    bare.init()
+    lost = disks_of(bare)[2]
+    lost.rename(bare.workdir / "real")
+    lost.mkdir()
+    refused(bare, "init", "already a disk of pool ", f", and its disk 3 ({lost}) may not be mounted;")
+
+
+def identities_of(pool: PoolMount) -> list[dict[str, Any]]:
+    return [json.loads(os.getxattr(disk, IDENTITY)) for disk in pool.disks]
+
+
+def test_init_makes_an_empty_pool_anew(bare: PoolMount) -> None:
+    bare.init()
+    bare.start()
+    bare.stop()
+    (former,) = {document["pool"] for document in identities_of(bare)}
+    bare.disks, bare.segment_size = [bare.disks[1], bare.workdir / "new"], 2 * MIB
+    bare.write_config()
+    before = snapshot(*disks_of(bare)[:1])
+    planned = bare.cli("init", bare.config, "--dry-run", "--json").json()
+    assert planned["replaced"] == [former]
+    assert snapshot(*disks_of(bare)[:1]) == before
+    ran = bare.cli("init", bare.config)
+    assert f"in the place of the empty pool {former}" in ran.out
+    found = identities_of(bare)
+    assert {(document["pool"] == former, document["segment_size"]) for document in found} == {(False, 2 * MIB)}
+    assert [[path for _, _, path in document["members"]] for document in found] == [list(map(str, bare.disks))] * 2
+    bare.start()
+    bare.make_segments(range(2))
+    assert [bare.disk_of(index) for index in range(2)] == [0, 1]
 
 
 def test_init_makes_an_absent_directory_but_not_its_parent(bare: PoolMount) -> None:

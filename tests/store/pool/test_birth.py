@@ -68,8 +68,6 @@ def test_cut_off_at_any_step_it_can_be_finished_or_is_done(specs, monkeypatch):
     for _ in steps(monkeypatch, specs):
         if is_pool(specs):
             done += 1
-            with pytest.raises(PoolError, match="already a disk of pool"):
-                be_born(specs)
             pool = open_pool(specs, SIZE)
             sweep(pool)
             pool.close()
@@ -85,6 +83,25 @@ def test_cut_off_at_any_step_it_can_be_finished_or_is_done(specs, monkeypatch):
         assert marks(specs) == [False] * 3
     assert done == 3
     assert finished == 12
+
+
+def test_in_the_place_of_an_empty_pool_it_can_be_cut_off_at_any_step(specs, monkeypatch):
+    cut_off = 0
+    for allowed in count():
+        former = be_born(specs)
+        with cut_off_after(monkeypatch, allowed) as was_cut_off:
+            be_born(specs)
+        if not was_cut_off:
+            break
+        cut_off += 1
+        pool_id = be_born(specs)
+        assert pool_id != former
+        found = open_pool(specs, SIZE)
+        assert found.pool_id == pool_id
+        found.close()
+        assert is_pool(specs)
+        assert marks(specs) == [False] * 3
+    assert cut_off == 15
 
 
 def test_a_birth_that_ended_leaves_no_mark(specs):
