@@ -17,7 +17,7 @@ from commitlogfs.mount.doctor.machine import check_allow_other, dead_mount
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.linux.probe import probe_mount
 from commitlogfs.mount.location.guard import BareState, check_bare, is_immutable
-from commitlogfs.mount.location.store_root import examine_store_root, group_name, user_name
+from commitlogfs.mount.location.store_root import examine_store_root, group_name, measure_store_root, user_name
 from commitlogfs.mount.location.which_mount import find_target
 from commitlogfs.mount.preflight.configured_pool import configured_segment_size, disk_specs
 from commitlogfs.store.disks.capacity import compare_size, segments_fitting
@@ -280,7 +280,7 @@ def check_store_root(mountpoint: str, thresholds: Thresholds) -> Check:
             "keep the store root on a local disk",
         )
     try:
-        usage = measure_usage(path)
+        path, usage = measure_store_root(path)
     except OSError as error:
         message = f"store root {path}: cannot be measured ({os.strerror(error.errno or 0)})"
         return Check(

@@ -1,4 +1,5 @@
-"""The broker's store root, normally the directory around the mountpoint: whether the broker's user can write there.
+"""The broker's store root, normally the directory around the mountpoint: whether the broker's user can write there,
+and how full it is.
 
 A broker that cannot make its `lock` file in it does not start.
 """
@@ -15,6 +16,7 @@ from typing import Final
 from commitlogfs.mount.linux import mountinfo
 from commitlogfs.store.broker_store import ABORT_FILE, CHECKPOINT_FILE, CONFIG, CONSUME_QUEUE, INDEX, LOCK_FILE
 from commitlogfs.store.disks.identity import RootAttributes
+from commitlogfs.store.files.usage import DiskUsage, measure_usage
 
 _TRACES: Final = (LOCK_FILE, ABORT_FILE, CHECKPOINT_FILE, CONFIG, CONSUME_QUEUE, INDEX)
 """Names that a broker makes in its store root."""
@@ -61,6 +63,18 @@ def examine_store_root(mountpoint: str, owner: RootAttributes, *, has_segments: 
             return StoreRoot(str(root), other_user=user)
     obstacle, remedy = _find_obstacle(root, mountpoint, owner)
     return StoreRoot(str(root), obstacle, remedy)
+
+
+def measure_store_root(root: str) -> tuple[str, DiskUsage]:
+    """The fullest of the filesystems that hold the store root, its consumequeue and its index, and the path that
+    leads to it. Each of the two may be a mountpoint, or a symbolic link to another disk; they are absent before a
+    broker has started. Blocks. Raises OSError."""
+    found = [(root, measure_usage(root))]
+    for name in (CONSUME_QUEUE, INDEX):
+        path = f"{root}/{name}"
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path, measure_usage(path)))
+    return max(found, key=lambda measured: measured[1].used_ratio)
 
 
 def user_name(uid: int) -> str:

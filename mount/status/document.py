@@ -16,6 +16,7 @@ import trio
 from commitlogfs.console.version import VERSION
 from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.config.model import Config
+from commitlogfs.mount.location.store_root import measure_store_root
 from commitlogfs.mount.status.alerts import find_alerts
 from commitlogfs.mount.status.findings import StartupFindings
 from commitlogfs.mount.status.growth import GrowthMeter
@@ -30,7 +31,7 @@ from commitlogfs.store.disks.disk import Disk
 from commitlogfs.store.disks.eligibility import Eligibility, RefusalReason
 from commitlogfs.store.disks.losses import count_accepted
 from commitlogfs.store.disks.membership import RebalanceMode
-from commitlogfs.store.files.usage import DiskUsage, measure_usage
+from commitlogfs.store.files.usage import DiskUsage
 from commitlogfs.store.findings import Finding
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.segment import format_segment_name
@@ -258,14 +259,14 @@ class StatusReport:
         ]
 
     async def _store_root(self) -> dict[str, Any]:
-        """The directory around the mountpoint: normally the broker's storePathRootDir, whose disk holds the
-        consumequeue. The broker also deletes segments to free space on that disk."""
+        """The directory around the mountpoint: normally the broker's storePathRootDir, or its consumequeue or index
+        if that has a fuller disk. The broker deletes segments to free space on its consumequeue's disk, too."""
         path = str(Path(self._config.mountpoint).parent)
         usage: DiskUsage | None = None
         with trio.move_on_after(self._log.timing.daemon.store_root_s), contextlib.suppress(OSError):
             # If its disk hangs, only one thread hangs with it.
-            usage = await trio.to_thread.run_sync(
-                measure_usage, path, limiter=self._store_root_limiter, abandon_on_cancel=True
+            path, usage = await trio.to_thread.run_sync(
+                measure_store_root, path, limiter=self._store_root_limiter, abandon_on_cancel=True
             )
         return {"path": path, "used_percent": None if usage is None else round(usage.used_percent, 2)}
 

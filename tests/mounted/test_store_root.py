@@ -14,6 +14,7 @@ from support.pools import PoolMount
 
 from commitlogfs.mount.location.store_root import examine_store_root
 from commitlogfs.store.disks.identity import RootAttributes
+from commitlogfs.store.files.usage import measure_usage
 
 pytestmark = [pytest.mark.mounted, pytest.mark.root]
 
@@ -127,6 +128,26 @@ def test_a_store_root_elsewhere_is_no_hindrance(owned: PoolMount) -> None:
     owned.make_segments([0])
     assert ready(owned).status == 0
     assert doctor_level(owned) == "ok"
+
+
+def test_a_consumequeue_on_a_fuller_disk_counts(owned: PoolMount, disk_farm: DiskFarm) -> None:
+    """The broker deletes segments to free space there."""
+    disk = disk_farm.add()
+    usage = measure_usage(disk.path)
+    with (disk.path / "queues").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, usage.available_bytes * 95 // 100)
+    root = made_by_root(owned)
+    queues = root / "consumequeue"
+    queues.symlink_to(disk.path)
+    owned.start()
+    document = owned.status()
+    assert document["store_root"]["path"] == str(queues)
+    assert document["store_root"]["used_percent"] == pytest.approx(measure_usage(disk.path).used_percent, abs=1)
+    assert "deletes its oldest segments for it" in owned.cli("status", owned.name).out
+    checks = owned.cli("doctor", owned.config, "--json").json()["checks"]
+    (check,) = [check for check in checks if check["name"] == "store-root"]
+    assert check["level"] == "warning"
+    assert str(queues) in check["message"]
 
 
 def test_a_store_of_a_broker_of_another_user_still_starts(owned: PoolMount) -> None:
