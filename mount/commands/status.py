@@ -13,6 +13,7 @@ from commitlogfs.console.errors import UserError
 from commitlogfs.console.exit_status import ExitCode
 from commitlogfs.console.formatting import approximate_size
 from commitlogfs.console.output import Output
+from commitlogfs.mount.linux import mountinfo
 from commitlogfs.mount.location import control_client, runtime_directory
 from commitlogfs.mount.location.which_mount import Target, find_target, running_targets
 from commitlogfs.mount.views.rebalance_text import describe_rebalance
@@ -127,6 +128,12 @@ def _show(document: dict[str, Any], removals: list[dict[str, Any]], output: Outp
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(daemon["since"]))
     output.paragraph(f"{document['name']} on {document['mountpoint']}", "bold")
     output.paragraph(f"Daemon {daemon['pid']}{version} since {since}, {describe_passthrough(daemon)}.")
+    if not _is_mounted_here(document):
+        output.paragraph(
+            f"{document['mountpoint']} is not mounted in this mount namespace: the daemon serves another one, "
+            "such as that of a container, or files that were open at `umount -l`.",
+            "bold red",
+        )
     for alert in document["retention"]["alerts"]:
         output.report("ALERT", describe_alert(alert))
     if document["degraded"]:
@@ -157,6 +164,13 @@ def _show(document: dict[str, Any], removals: list[dict[str, Any]], output: Outp
         if left_out:
             text = f"and {left_out:,} more [{finding['code']}]: `commitlogfs check {document['name']}`"
             output.report(level, f"{text} shows them all")
+
+
+def _is_mounted_here(document: dict[str, Any]) -> bool:
+    """Whether this process sees the mount, perhaps below another one."""
+    return any(
+        mountinfo.is_commitlogfs(entry) and entry.source == document["name"] for entry in mountinfo.read_mounts()
+    )
 
 
 def _show_disks(document: dict[str, Any], output: Output) -> None:

@@ -9,6 +9,7 @@ from commitlogfs.console import settings
 from commitlogfs.console.errors import RefusedError, UnreachableError
 from commitlogfs.mount.commands import options
 from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.linux.holders import find_namespaces
 from commitlogfs.mount.linux.unmount import not_visible, unmount
 from commitlogfs.mount.location import guard
 from commitlogfs.mount.location.guard import BareState
@@ -48,7 +49,7 @@ def umount(
         ours = is_of_this_directory(entry)
         unmount(mountpoint)
         if ours:
-            _wait_for_daemon(entry.source)
+            _wait_for_daemon(entry.source, entry.device)
         settings.say(f"{mountpoint}: unmounted")
         if not unguard and _is_guarded(mountpoint):
             settings.say(
@@ -81,7 +82,7 @@ def _is_guarded(mountpoint: str) -> bool:
         return False
 
 
-def _wait_for_daemon(name: str) -> None:
+def _wait_for_daemon(name: str, device: int) -> None:
     """Wait until the daemon has closed the disks, so that the next mount or a native broker can use them.
 
     Raises RefusedError after a while.
@@ -90,8 +91,12 @@ def _wait_for_daemon(name: str) -> None:
     deadline = time.monotonic() + _DAEMON_TIMEOUT_S
     while lock_holder(path) is not None:
         if time.monotonic() > deadline:
+            namespaces = find_namespaces(device)
+            reason = "a disk may hang (`dmesg`)"
+            if namespaces:
+                found = ", ".join(f"{namespace} (pid {pid})" for namespace, pid in sorted(namespaces.items()))
+                reason = f"other mount namespaces still have the mount: {found}; stop these containers"
             raise RefusedError(
-                f"{name}: unmounted, but its daemon has not ended within {_DAEMON_TIMEOUT_S:g} s; "
-                "a container still has the mount, or a disk hangs (`dmesg`)"
+                f"{name}: unmounted, but its daemon has not ended within {_DAEMON_TIMEOUT_S:g} s; {reason}"
             )
         time.sleep(0.02)

@@ -40,6 +40,9 @@ class Holder:
     uid: int
     kinds: frozenset[HoldKind]
     example_path: str
+    namespace: str = ""
+    """Its mount namespace, as `mnt:[4026532]`, if that is not the one of this process. What it holds there may keep
+    no mount busy here."""
 
 
 def find_holders(mountpoint: str | os.PathLike[str], *, exclude: Sequence[int] = ()) -> list[Holder]:
@@ -122,7 +125,8 @@ def _inodes_on_device(directory: Path, views: "_Views") -> Iterator[int]:
 def describe_holders(holders: Sequence[Holder]) -> str:
     """One line for an operator: `java (pid 4711, uid 1000: fd, map), ...`; the first few, then a count."""
     texts = [
-        f"{ascii(holder.comm)[1:-1]} (pid {holder.pid}, uid {holder.uid}: {', '.join(sorted(holder.kinds))})"
+        f"{ascii(holder.comm)[1:-1]} (pid {holder.pid}, uid {holder.uid}: {', '.join(sorted(holder.kinds))}"
+        f"{f'; mount namespace {holder.namespace}' if holder.namespace else ''})"
         for holder in holders[:_HOLDERS_SHOWN]
     ]
     if len(holders) > _HOLDERS_SHOWN:
@@ -130,23 +134,45 @@ def describe_holders(holders: Sequence[Holder]) -> str:
     return ", ".join(texts) if texts else "nobody"
 
 
+def find_namespaces(device: int) -> dict[str, int]:
+    """The other mount namespaces that have a mount of this device, each with a pid of a process in it."""
+    views, found = _Views(device), dict[str, int]()
+    for directory in _PROC.iterdir():
+        if directory.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                namespace = views.other_namespace(directory)
+                if namespace and views.mount_ids(directory):
+                    found.setdefault(namespace, int(directory.name))
+    return found
+
+
 class _Views:
     """Mounts of the device in each mount namespace; read once for each namespace."""
 
     def __init__(self, device: int) -> None:
         self.device = device
+        self._own = _namespace(_PROC / "self")
         self._entries: dict[str, tuple[MountEntry, ...]] = {}
 
     def entries(self, directory: Path) -> tuple[MountEntry, ...]:
-        namespace = os.readlink(directory / "ns/mnt")  # noqa: PTH115  a text, no path
+        namespace = _namespace(directory)
         if namespace not in self._entries:
             # In our own namespace, our own view: /proc shows a chrooted process's paths from our root.
-            ours = namespace == os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
+            ours = namespace == self._own
             self._entries[namespace] = mountinfo.read_mounts(None if ours else int(directory.name))
         return self._entries[namespace]
 
+    def other_namespace(self, directory: Path) -> str:
+        """The mount namespace of a process; empty if it is our own."""
+        namespace = _namespace(directory)
+        return "" if namespace == self._own else namespace
+
     def mount_ids(self, directory: Path) -> set[int]:
         return {entry.mount_id for entry in self.entries(directory) if entry.device == self.device}
+
+
+def _namespace(directory: Path) -> str:
+    return os.readlink(directory / "ns/mnt")  # noqa: PTH115  a text, no path
 
 
 def _inspect(directory: Path, views: _Views) -> Holder | None:
@@ -168,10 +194,11 @@ def _inspect(directory: Path, views: _Views) -> Holder | None:
     try:
         comm = os.fsdecode((directory / "comm").read_bytes().rstrip(b"\n"))
         uid = _real_uid(directory)
+        namespace = views.other_namespace(directory)
     except (OSError, ValueError):
         return None
     files = held.get(HoldKind.MAP) or held.get(HoldKind.FD)
-    return Holder(int(directory.name), comm, uid, frozenset(held), files or next(iter(held.values())))
+    return Holder(int(directory.name), comm, uid, frozenset(held), files or next(iter(held.values())), namespace)
 
 
 def _link_on_device(directory: Path, kind: HoldKind, views: _Views) -> str | None:

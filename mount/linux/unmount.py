@@ -1,5 +1,9 @@
 """Unmounting. A mount that is in use stays, and the processes that use it are named. Nothing is unmounted
-lazily."""
+lazily.
+
+A container may have a copy of the mount in its own mount namespace. The kernel would unmount ours although
+processes there have files open, and the daemon would continue to serve them.
+"""
 
 import os
 import shutil
@@ -8,7 +12,7 @@ import time
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.linux import mountinfo
-from commitlogfs.mount.linux.holders import describe_holders, find_holders
+from commitlogfs.mount.linux.holders import Holder, describe_holders, find_holders
 
 _TIMEOUT_S = 30.0
 _PASSING_S = 1.0
@@ -17,10 +21,12 @@ _PAUSE_S = 0.02
 
 
 def unmount(mountpoint: str) -> None:
-    """Unmount once. Raises RefusedError if it is busy (naming the holders) or the system refuses.
+    """Unmount once. Raises RefusedError if it is busy, here or in another mount namespace (naming the holders), or
+    the system refuses.
 
     Runs umount(8) as a child: the system call waits for the daemon, which may be the caller.
     """
+    _require_unused_elsewhere(mountpoint)
     command = _command(mountpoint)
     deadline = time.monotonic() + _PASSING_S
     while True:
@@ -33,7 +39,7 @@ def unmount(mountpoint: str) -> None:
         # Without holders, only a short call such as a stat or the daemon's own probe keeps the mount busy.
         if holders or time.monotonic() > deadline:
             if holders:
-                reason = f"in use by {describe_holders(holders)}; stop these processes first"
+                reason = _in_use_by(holders)
             else:
                 reason = (
                     "busy, but no process was found that uses it; run as root to see all processes, or try again"
@@ -41,6 +47,17 @@ def unmount(mountpoint: str) -> None:
             raise RefusedError(f"{mountpoint}: {reason}")
         time.sleep(_PAUSE_S)
     raise RefusedError(f"{mountpoint}: {done.stderr.strip() or f'umount failed ({done.returncode})'}")
+
+
+def _require_unused_elsewhere(mountpoint: str) -> None:
+    """Raises RefusedError if processes in other mount namespaces hold the mount."""
+    holders = [holder for holder in find_holders(mountpoint) if holder.namespace]
+    if holders:
+        raise RefusedError(f"{mountpoint}: {_in_use_by(holders)}")
+
+
+def _in_use_by(holders: list[Holder]) -> str:
+    return f"in use by {describe_holders(holders)}; stop these processes first"
 
 
 def not_visible(mountpoint: str) -> RefusedError:

@@ -90,7 +90,11 @@ def test_a_process_in_another_mount_namespace(mounted: Path):
     wrapper = ("unshare", "--mount", "--propagation", "private")
     with Process("os.chdir(sys.argv[1]); f = os.open('.', 0)", str(mounted), wrapper=wrapper) as process:
         (found,) = holders.find_holders(mounted)
+        namespace = os.readlink(f"/proc/{process.pid}/ns/mnt")
+        assert holders.find_namespaces(mounted.stat().st_dev) == {namespace: process.pid}
     assert (found.pid, found.kinds) == (process.pid, {HoldKind.CWD, HoldKind.FD})
+    assert found.namespace == namespace
+    assert namespace in holders.describe_holders([found])
 
 
 def test_ourselves_can_be_left_out(mounted: Path):
