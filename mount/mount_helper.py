@@ -10,8 +10,9 @@ from pathlib import Path
 
 from commitlogfs.console.errors import UserError
 from commitlogfs.mount import cli
-from commitlogfs.mount.config.model import config_path, load_config
+from commitlogfs.mount.config.model import Config, config_path, load_config
 from commitlogfs.mount.linux import mountinfo
+from commitlogfs.mount.location import control_client, runtime_directory
 
 _USAGE_STATUS = 1
 _FAILED_STATUS = 32
@@ -19,8 +20,10 @@ _FAILED_STATUS = 32
 _HARMLESS = frozenset(
     {"rw", "defaults", "auto", "noauto", "user", "nouser", "users", "nofail", "_netdev", "owner", "group"}
     | {"nosuid", "nodev", "noexec", "noatime", "allow_other", "default_permissions"}
+    | {"relatime", "strictatime", "lazytime", "nolazytime", "nodiratime", "diratime", "silent", "loud"}
 )
-"""Options that mount(8) passes on, or that apply to this filesystem anyway."""
+"""Options that mount(8) passes on, that apply to this filesystem anyway, or that change nothing here, such as those
+of access times: the mount is `noatime`."""
 
 
 def main() -> int:
@@ -65,8 +68,18 @@ def _mount(arguments: list[str]) -> int:
             f"{mountpoint}: the mountpoint in {chosen} is {config.mountpoint}; "
             "make fstab and the configuration agree"
         )
+    if _is_served(config):
+        return 0
     status = cli.main(["mount", "--daemon", str(Path(chosen).absolute())])
     return _FAILED_STATUS if status else 0
+
+
+def _is_served(config: Config) -> bool:
+    """Whether the mount is there, and its daemon listens. `mount -a` knows mounts by their source, which is the
+    NAME: if fstab gives the path of the configuration, it calls this program again."""
+    entry = mountinfo.find_mount(config.mountpoint)
+    is_there = entry is not None and mountinfo.is_commitlogfs(entry) and entry.source == config.name
+    return is_there and control_client.is_listening(runtime_directory.socket_path(config.name))
 
 
 def _config_option(options: list[str]) -> str | None:

@@ -75,6 +75,17 @@ def test_mount_from_fstab(pool: PoolMount, helper: None) -> None:
     assert mountinfo.find_mount(pool.mountpoint) is not None
 
 
+def test_all_of_fstab_twice(pool: PoolMount, helper: None) -> None:
+    """With the path of the configuration in the first field, mount(8) does not know the mount again."""
+    fstab = pool.workdir / "fstab"
+    options = "relatime,lazytime,nodiratime,silent"
+    fstab.write_text(f"{pool.config} {pool.mountpoint} commitlogfs {options} 0 0\n")
+    for _ in range(2):
+        done = run(pool, "mount", "--fstab", fstab, "--all")
+        assert done.returncode == 0, done.stderr
+        assert mountinfo.stacked_count(pool.mountpoint) == 1
+
+
 def test_a_refused_mount_is_mount_failure(pool: PoolMount, helper: None) -> None:
     os.removexattr(pool.disks[0], "user.commitlogfs.identity")
     done = run(pool, "mount", "-t", "commitlogfs", pool.name, pool.mountpoint, "-o", f"config={pool.config}")
