@@ -204,6 +204,33 @@ def test_rsync_out_and_in_and_nothing_the_second_time(workdir: Path, make_pool: 
 # --- into the mount ---------------------------------------------------------------------------------------
 
 
+def test_a_source_that_has_grown_is_synced_in_place(
+    workdir: Path, make_pool: Callable[..., PoolMount], outside: Path
+) -> None:
+    """A broker writes to the newest segment between two passes. Without --inplace, rsync would rename its copy onto
+    the segment."""
+    need("rsync")
+    pool = make_pool(3)
+    pool.start()
+    source = workdir / "source"
+    source.mkdir()
+    for index in range(2):
+        (source / pool.path(index).name).write_bytes(noise(index))
+    newest, grown = source / pool.path(1).name, noise(2)
+    sync = ["rsync", "-a", "--inplace", f"{source}/", f"{pool.mountpoint}/"]
+    run(*sync)
+    newest.write_bytes(grown)
+    os.utime(newest, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    renamed = subprocess.run(
+        ["rsync", "-a", f"{source}/", f"{pool.mountpoint}/"], capture_output=True, text=True, check=False
+    )
+    assert renamed.returncode == 23
+    assert pool.path(1).read_bytes() == noise(1)
+    run(*sync)
+    assert pool.path(1).read_bytes() == grown
+    assert bare(pool, 0).read_bytes() == noise(0)
+
+
 def test_cp_makes_whole_reserved_segments(shared: PoolMount, next_index: NextIndex, outside: Path) -> None:
     index, sparse = next_index(), next_index()
     source = outside / "source"
