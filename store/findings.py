@@ -39,6 +39,7 @@ class FindingCode(Enum):
     FILESYSTEM_UNSUITABLE = "filesystem-unsuitable"
     FILESYSTEM_FOR_TESTS = "filesystem-for-tests"
     SEGMENT_SIZE_DIFFERS = "segment-size-differs"
+    BROKER_SIZE_DIFFERS = "broker-size-differs"
     POOL_IN_USE = "pool-in-use"
     SEGMENT_IN_USE = "segment-in-use"
     NEWEST_SEGMENT_MISSING = "newest-segment-missing"

@@ -20,7 +20,15 @@ from commitlogfs.fusefs.kernel import inodes
 from commitlogfs.fusefs.kernel.backing import Backing
 from commitlogfs.fusefs.kernel.decisions import SILENT, Decisions
 from commitlogfs.store.disks.membership import DiskNumber
-from commitlogfs.store.errors import DiskError, DiskFailedError, DiskReadOnlyError, DiskSilentError, StoreError
+from commitlogfs.store.errors import (
+    BeyondSegmentError,
+    DiskError,
+    DiskFailedError,
+    DiskReadOnlyError,
+    DiskSilentError,
+    InvalidSizeError,
+    StoreError,
+)
 from commitlogfs.store.events import log_event
 from commitlogfs.store.files.attributes import ino_of, size_of
 from commitlogfs.store.files.changes import Changes
@@ -122,16 +130,26 @@ class Resizing:
                 if file.size_change is SizeChange.UNDER_WAY:
                     file.size_change = SizeChange.FAILED
             raise
-        except Exception:
+        except Exception as error:
             if file.size_change is SizeChange.UNDER_WAY:
                 file.size_change = SizeChange.NONE
+            if isinstance(error, InvalidSizeError | BeyondSegmentError):
+                self._record_refused(file, wanted)
             raise
         else:
+            self._commitlog.refused_size = None
             if file.role is not Role.GIVEN_UP:
                 self._commitlog.record_attributes(file, attributes)
                 self._sync_soon(file, disk)
         finally:
             del self._growths[file]
+
+    def _record_refused(self, file: Segment, wanted: Changes) -> None:
+        """A broker repeats its attempt at once, so it is logged once."""
+        size, segment_size = wanted.size, self._commitlog.segment_size
+        if size != self._commitlog.refused_size:
+            self._commitlog.refused_size = size
+            log_event(log, logging.ERROR, "size_refused", segment=file.name, size=size, segment_size=segment_size)
 
     async def require_writable(self, file: Segment) -> None:
         """For an open for writing of a segment without size: if its disk refuses that, the segment is given up, and

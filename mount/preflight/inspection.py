@@ -136,8 +136,8 @@ def _set_aside_findings(pool: Pool) -> Iterator[Finding]:
 
 
 def with_status(inspection: Inspection, document: dict[str, Any]) -> Inspection:
-    """The inspection with disk states and alerts from the daemon's status document. That of another pool is
-    ignored."""
+    """The inspection with disk states, alerts and the findings about the broker from the daemon's status document.
+    That of another pool is ignored."""
     if document["pool"] != inspection.pool_id:
         return inspection
     known = {disk["id"]: disk for disk in document["disks"]}
@@ -147,7 +147,13 @@ def with_status(inspection: Inspection, document: dict[str, Any]) -> Inspection:
         else disk
         for disk in inspection.disks
     )
-    return replace(inspection, disks=disks, alerts=tuple(document["retention"]["alerts"]))
+    about_broker = tuple(
+        Finding(FindingCode.BROKER_SIZE_DIFFERS, Severity.WARNING, "", "", found["message"], found["remedy"])
+        for found in document["findings"]
+        if found["code"] == FindingCode.BROKER_SIZE_DIFFERS.value
+    )
+    alerts = tuple(document["retention"]["alerts"])
+    return replace(inspection, disks=disks, alerts=alerts, findings=(*inspection.findings, *about_broker))
 
 
 def with_use_elsewhere(inspection: Inspection, mountpoint: str) -> Inspection:

@@ -18,7 +18,7 @@ from commitlogfs.fusefs.assembly import Parts
 from commitlogfs.mount.config.model import Config
 from commitlogfs.mount.location.store_root import measure_store_root
 from commitlogfs.mount.status.alerts import find_alerts
-from commitlogfs.mount.status.findings import StartupFindings
+from commitlogfs.mount.status.findings import StartupFindings, broker_findings
 from commitlogfs.mount.status.growth import GrowthMeter
 from commitlogfs.mount.status.moves import drain_report, held_until, moves_report
 from commitlogfs.mount.status.oldest_message import OldestMessage
@@ -179,6 +179,7 @@ class StatusReport:
             "findings": [
                 *self._findings.present(gaps),
                 *damage_findings(self._parts),
+                *(finding.as_json() for finding in broker_findings(log)),
                 *(finding.as_json() for finding in self._not_taken_back()),
             ],
         }

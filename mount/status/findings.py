@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from commitlogfs.store.findings import FindingCode
+from commitlogfs.store.findings import Finding, FindingCode, Severity
 from commitlogfs.store.pool.commitlog import CommitLog
 from commitlogfs.store.pool.inventory import gap_findings
 from commitlogfs.store.segment import BaseOffset
@@ -11,6 +11,18 @@ from commitlogfs.store.segment import BaseOffset
 _GAPS = (FindingCode.GAP, FindingCode.ACCEPTED_LOSS)
 _CHANGES = (FindingCode.DISK_JOINS.value, FindingCode.DISK_LEFT.value)
 """Changes that this daemon completes: they are done when every disk records the list of members."""
+
+
+def broker_findings(log: CommitLog) -> list[Finding]:
+    """A finding if new segments were refused because a broker gives them another size."""
+    if log.refused_size is None:
+        return []
+    message = (
+        f"a new segment was to have {log.refused_size:,} bytes, and those of the pool have {log.segment_size:,}: "
+        "the broker's mappedFileSizeCommitLog differs"
+    )
+    remedy = f"set mappedFileSizeCommitLog={log.segment_size} in the broker's configuration, and restart the broker"
+    return [Finding(FindingCode.BROKER_SIZE_DIFFERS, Severity.WARNING, "", "", message, remedy)]
 
 
 class StartupFindings:

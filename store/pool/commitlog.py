@@ -143,6 +143,9 @@ class CommitLog:
         """Generation of the list of members that each disk records; None for a disk that joins."""
         self.policy = policy
         self.counters = Counters()
+        self.refused_size: int | None = None
+        """Size that a process, such as a broker with another mappedFileSizeCommitLog, has asked for a new segment
+        last; None once one has got its size."""
         self.removals = Removals()
         """Since the start of this daemon."""
         self._removed_end = 0

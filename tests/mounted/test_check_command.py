@@ -4,7 +4,7 @@ import os
 
 import pytest
 from support.command_line import CommandLine
-from support.pools import MIB, segment_name
+from support.pools import MIB, PoolMount, segment_name
 from support.refusals import degrade, write_segment
 from support.scrubs import await_recorded
 from support.snapshots import snapshot
@@ -165,3 +165,23 @@ def test_a_dead_mount_is_no_native_broker(mounted, cli):
     assert f"{mounted.mountpoint}: the mount is dead" in ran.out
     assert ran.out.splitlines()[-1].startswith("A mount would succeed")
     mounted.start()
+
+
+@pytest.mark.parametrize("size", [MIB // 2, 2 * MIB])
+def test_a_broker_with_another_segment_size_is_named(mounted: PoolMount, size: int) -> None:
+    """The broker only repeats its attempt, which is refused."""
+    fd = os.open(mounted.path(0), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"Invalid argument|File too large"):
+                os.ftruncate(fd, size)
+        for command in ("status", "check"):
+            shown = " ".join(mounted.cli(command, mounted.name).out.split())
+            assert f"a new segment was to have {size:,} bytes, and those of the pool have {MIB:,}" in shown
+            assert f"set mappedFileSizeCommitLog={MIB}" in shown
+        assert mounted.cli("check", mounted.name).status == 1
+        assert mounted.log_since_start().count("size_refused") == 1
+        os.ftruncate(fd, MIB)
+        assert "mappedFileSizeCommitLog" not in mounted.cli("check", mounted.name).out
+    finally:
+        os.close(fd)
