@@ -59,13 +59,19 @@ def find_device_holders(device: int, *, exclude: Sequence[int] = ()) -> list[Hol
     """As `find_holders`, for the mount whose files have this st_dev, even if it is not visible at its
     mountpoint."""
     views = _Views(device)
-    found = []
-    for directory in _PROC.iterdir():
-        if directory.name.isdigit() and int(directory.name) not in exclude:
-            holder = _inspect(directory, views)
-            if holder is not None:
-                found.append(holder)
-    return sorted(found, key=lambda holder: holder.pid)
+    pids = (pid for pid in _pids() if pid not in exclude)
+    found = (_inspect(_PROC / str(pid), views) for pid in pids)
+    return sorted(filter(None, found), key=lambda holder: holder.pid)
+
+
+def find_holders_elsewhere(mountpoint: str | os.PathLike[str]) -> list[Holder]:
+    """As `find_holders`, in other mount namespaces only. Takes little time without any."""
+    entry = mountinfo.find_mount(mountpoint)
+    if entry is None:
+        return []
+    views = _Views(entry.device)
+    found = (_inspect(_PROC / str(pid), views) for pid in _pids_elsewhere(views))
+    return sorted(filter(None, found), key=lambda holder: holder.pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +143,23 @@ def describe_holders(holders: Sequence[Holder]) -> str:
 def find_namespaces(device: int) -> dict[str, int]:
     """The other mount namespaces that have a mount of this device, each with a pid of a process in it."""
     views, found = _Views(device), dict[str, int]()
-    for directory in _PROC.iterdir():
-        if directory.name.isdigit():
-            with contextlib.suppress(OSError, ValueError):
-                namespace = views.other_namespace(directory)
-                if namespace and views.mount_ids(directory):
-                    found.setdefault(namespace, int(directory.name))
+    for pid in _pids_elsewhere(views):
+        with contextlib.suppress(OSError):
+            found.setdefault(views.other_namespace(_PROC / str(pid)), pid)
     return found
+
+
+def _pids() -> Iterator[int]:
+    return (int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit())
+
+
+def _pids_elsewhere(views: "_Views") -> Iterator[int]:
+    """Processes of other mount namespaces that have a mount of the device."""
+    for pid in _pids():
+        with contextlib.suppress(OSError, ValueError):
+            directory = _PROC / str(pid)
+            if views.other_namespace(directory) and views.mount_ids(directory):
+                yield pid
 
 
 class _Views:

@@ -12,7 +12,7 @@ import time
 
 from commitlogfs.console.errors import RefusedError
 from commitlogfs.mount.linux import mountinfo
-from commitlogfs.mount.linux.holders import Holder, describe_holders, find_holders
+from commitlogfs.mount.linux.holders import Holder, describe_holders, find_holders, find_holders_elsewhere
 
 _TIMEOUT_S = 30.0
 _PASSING_S = 1.0
@@ -51,7 +51,7 @@ def unmount(mountpoint: str) -> None:
 
 def _require_unused_elsewhere(mountpoint: str) -> None:
     """Raises RefusedError if processes in other mount namespaces hold the mount."""
-    holders = [holder for holder in find_holders(mountpoint) if holder.namespace]
+    holders = find_holders_elsewhere(mountpoint)
     if holders:
         raise RefusedError(f"{mountpoint}: {_in_use_by(holders)}")
 
