@@ -128,12 +128,7 @@ def _show(document: dict[str, Any], removals: list[dict[str, Any]], output: Outp
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(daemon["since"]))
     output.paragraph(f"{document['name']} on {document['mountpoint']}", "bold")
     output.paragraph(f"Daemon {daemon['pid']}{version} since {since}, {describe_passthrough(daemon)}.")
-    if not _is_mounted_here(document):
-        output.paragraph(
-            f"{document['mountpoint']} is not mounted in this mount namespace: the daemon serves another one, "
-            "such as that of a container, or files that were open at `umount -l`.",
-            "bold red",
-        )
+    _show_absence(document, output)
     for alert in document["retention"]["alerts"]:
         output.report("ALERT", describe_alert(alert))
     if document["degraded"]:
@@ -166,11 +161,15 @@ def _show(document: dict[str, Any], removals: list[dict[str, Any]], output: Outp
             output.report(level, f"{text} shows them all")
 
 
-def _is_mounted_here(document: dict[str, Any]) -> bool:
-    """Whether this process sees the mount, perhaps below another one."""
-    return any(
-        mountinfo.is_commitlogfs(entry) and entry.source == document["name"] for entry in mountinfo.read_mounts()
-    )
+def _show_absence(document: dict[str, Any], output: Output) -> None:
+    """Nothing if this process sees the mount, perhaps below another one."""
+    ours = filter(mountinfo.is_commitlogfs, mountinfo.read_mounts())
+    if all(entry.source != document["name"] for entry in ours):
+        output.paragraph(
+            f"{document['mountpoint']} is not mounted in this mount namespace: the daemon serves another one, "
+            "such as that of a container, or files that were open at `umount -l`.",
+            "bold red",
+        )
 
 
 def _show_disks(document: dict[str, Any], output: Output) -> None:

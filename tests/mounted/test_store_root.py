@@ -133,7 +133,7 @@ def test_a_store_root_elsewhere_is_no_hindrance(owned: PoolMount) -> None:
 def test_a_consumequeue_on_a_fuller_disk_counts(owned: PoolMount, disk_farm: DiskFarm) -> None:
     """The broker deletes segments to free space there."""
     disk = disk_farm.add()
-    usage = measure_usage(disk.path)
+    usage = measure_usage(str(disk.path))
     with (disk.path / "queues").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, usage.available_bytes * 95 // 100)
     root = made_by_root(owned)
@@ -142,7 +142,8 @@ def test_a_consumequeue_on_a_fuller_disk_counts(owned: PoolMount, disk_farm: Dis
     owned.start()
     document = owned.status()
     assert document["store_root"]["path"] == str(queues)
-    assert document["store_root"]["used_percent"] == pytest.approx(measure_usage(disk.path).used_percent, abs=1)
+    used_percent = measure_usage(str(disk.path)).used_percent
+    assert document["store_root"]["used_percent"] == pytest.approx(used_percent, abs=1)
     assert "deletes its oldest segments for it" in owned.cli("status", owned.name).out
     checks = owned.cli("doctor", owned.config, "--json").json()["checks"]
     (check,) = [check for check in checks if check["name"] == "store-root"]

@@ -22,7 +22,7 @@ VANISHING = DiskNumber(2)
 
 def test_what_a_document_says_of_a_disk_is_of_one_moment(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk vanishes while the document is composed, by its last measurement of a filesystem."""
-    measure = document.measure_usage
+    measure = document.measure_store_root
     found: list[dict[str, Any]] = []
     with open_parts(workdir) as parts:
         disks = "".join(f'[[disks]]\npath = "{path}"\n' for path in parts.directories)
@@ -35,7 +35,7 @@ def test_what_a_document_says_of_a_disk_is_of_one_moment(workdir: Path, monkeypa
             return measure(place)
 
         async def compose() -> None:
-            monkeypatch.setattr(document, "measure_usage", measure_as_it_vanishes)
+            monkeypatch.setattr(document, "measure_store_root", measure_as_it_vanishes)
             found.append(await report.compose())
 
         trio.run(compose, clock=MockClock())
