@@ -115,12 +115,6 @@ class Readings:
         if self._reading(file) is not None:
             del self._workers[file.disk].readings[file.ino]
 
-    async def close_all(self, disk: DiskNumber) -> None:
-        """Return once no file of a disk is open here."""
-        job = self._workers[disk].job
-        if job is not None:
-            await job.end()
-
     def _reading(self, file: Segment) -> _Reading | None:
         reading = self._workers[file.disk].readings.get(file.ino)
         return reading if reading is not None and reading.file is file else None

@@ -83,6 +83,8 @@ class Sources:
         former daemons, and those that could not be removed at once."""
         self._compared: dict[tuple[DiskNumber, int], _Compared] = {}
         """The state of knowledge when sources were last compared."""
+        self._retry_at_s: dict[tuple[DiskNumber, int], float] = {}
+        """When those that could not be removed are tried again."""
         self._both_changed: set[tuple[DiskNumber, int]] = set()
         self._written_to: dict[tuple[DiskNumber, int], Segment] = {}
         """Segments that were put back, by disk and inode: a process may append to them, so they stay until nobody
@@ -225,13 +227,33 @@ class Sources:
             if source.role is not Role.MOVED:
                 continue
             if disk.state is not DiskState.RW or disk.is_troubled:
-                self._to_compare.add((source.disk, source.ino))
+                self._doubt(source)
                 continue
+            if self._commitlog.clock.monotonic() < self._retry_at_s.get((source.disk, source.ino), 0.0):
+                continue
+            is_let_go = False
             try:
                 if not await self._is_worth_keeping(source):
+                    is_let_go = True
                     await self._let_go(source)
             except (DiskError, OSError) as error:
+                if is_let_go:
+                    self._compare_again(source)
                 log_event(log, logging.WARNING, "source_not_removed", segment=source.name, reason=str(error))
+
+    def _compare_again(self, source: Segment) -> None:
+        """A source could not be removed. A pause, because the next attempt reads the copy again."""
+        pause_s = self._commitlog.timing.moves.retry_s
+        self._retry_at_s[source.disk, source.ino] = self._commitlog.clock.monotonic() + pause_s
+        self._doubt(source)
+
+    def _doubt(self, source: Segment) -> None:
+        """Until a source can be removed, its copy may become worse than it was found."""
+        key, copy = (source.disk, source.ino), self._commitlog.catalog.get(source.base_offset)
+        self._to_compare.add(key)
+        was_compared = self._compared.pop(key, None) is not None
+        if was_compared and copy is not None:  # else another source of this copy may need what was read
+            self._readings.forget(copy)
 
     async def _is_worth_keeping(self, source: Segment) -> bool:
         """Whether the copy may lack what this file has (store/moves/former.py)."""
@@ -296,16 +318,18 @@ class Sources:
             return f"it stays until it is compared with the copy, and {self._disks[file.disk].path}: {failure}"
         return "is compared with the copy before it is removed"
 
-    async def _let_go(self, source: Segment, *, is_leaving: bool = False) -> None:
+    async def _let_go(self, source: Segment, *, is_leaving: bool = False, is_needed: bool = False) -> None:
         """Remove a source, or set it aside while it is open, or if it is damaged or was written to; durable.
         `is_leaving`: its segment is about to leave the log, so a damaged source is removed, too, if its full disk
-        has no place for it. Raises DiskError, OSError."""
+        has no place for it. `is_needed`: it keeps its name unless it is open. Raises DiskError, OSError."""
         disk, name = self._disks[source.disk], source.name
         async with self._handles.first_opens_held(source):
             if source.role is not Role.MOVED:
                 return
-            is_damaged = await self._is_damaged(source)
-            if await self._handles.is_in_use(source) or is_damaged or await self._has_changed(source):
+            is_damaged, is_in_use = await self._is_damaged(source), await self._handles.is_in_use(source)
+            if is_needed and not is_in_use:
+                return
+            if is_in_use or is_damaged or await self._has_changed(source):
                 reason = Reason.DAMAGED if is_damaged else Reason.MOVED
                 try:
                     retired = await disk.retire(name, source.ino, reason)
@@ -356,6 +380,7 @@ class Sources:
         self._kept.pop((source.disk, source.ino), None)
         self._to_compare.discard((source.disk, source.ino))
         self._compared.pop((source.disk, source.ino), None)
+        self._retry_at_s.pop((source.disk, source.ino), None)
         self._readings.forget(source)
         self._both_changed.discard((source.disk, source.ino))
 
@@ -454,9 +479,16 @@ class Sources:
         """Undo a move if a process has the source open and nobody the copy, so that a cut log continues in the
         source. If both are open, the first write decides (`put_back_if_changed`)."""
         copy = self._commitlog.catalog.get(source.base_offset)
-        if source.role is Role.MOVED:
-            if await self._is_worth_keeping(source) and not await self._is_open(source):
+        if source.role is Role.MOVED and await self._is_worth_keeping(source):
+            if copy is None or await self._is_open(copy):
+                return  # beside an open copy, a source that was set aside would be freed at its close
+            await self._let_go(source, is_needed=True)
+            if source not in self._commitlog.others.retired():
                 return
+            if await self._is_open(copy):
+                await self._change_reason(source, Reason.DAMAGED)  # opened meanwhile: an operator decides
+                return
+        elif source.role is Role.MOVED:
             await self._let_go(source)
         if copy is None or self._commitlog.others.get(source.disk, source.ino) is not source:
             return  # nobody has it open
@@ -469,9 +501,9 @@ class Sources:
                 return
         await self._put_back(source, copy, "a process that has it open removes a segment after it")
 
-    async def _is_open(self, source: Segment) -> bool:
-        async with self._handles.first_opens_held(source):
-            return await self._handles.is_in_use(source)
+    async def _is_open(self, file: Segment) -> bool:
+        async with self._handles.first_opens_held(file):
+            return await self._handles.is_in_use(file)
 
     async def _put_back(self, source: Segment, copy: Segment, reason: str) -> None:
         """Raises DiskFailedError if that is not possible."""

@@ -288,7 +288,6 @@ class DiskChanges:
             await parts.mover.finish_moves_from(number)  # this daemon's own descriptors would count as users
             await parts.checksums.close_moved(number)
             await parts.scrub.close_moved(number)
-            await parts.readings.close_all(number)
             await parts.disk_checks.finish(number)
             await parts.sources.let_go_now(number)
             await parts.kernel.sent()  # the kernel holds each file whose name it knows

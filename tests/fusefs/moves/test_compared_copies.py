@@ -1,5 +1,6 @@
 """Former files of moves of former daemons: a right one is not removed for a bad copy."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from support.pooled import SIZE, Parts, let_go, name_of, place, segment
 from support.returned import DRAINED, Away, content, copied_twice, make_pool, move_on, put_unseen
 from support.waiting import until
 
+from commitlogfs.fusefs.files.disk_files import DiskFiles
 from commitlogfs.store import layout
 from commitlogfs.store.files.hashing import write_checksum
+from commitlogfs.store.pool.catalog import Role, Segment
 from commitlogfs.store.pool.open import finish_moves
 from commitlogfs.store.scrub.verdict import Kind, format_verdict, whole_verdict
 from commitlogfs.store.segment import BaseOffset
@@ -35,6 +38,12 @@ def copied(directories: list[Path]) -> tuple[Away, int, Path, Path]:
         copy = place(parts, index)
     away.is_read_only = False
     return away, index, directories[DRAINED - 1] / name_of(index).decode(), copy
+
+
+def be_the_latest(path: Path, other: Path) -> None:
+    """As after `chmod -R`. The clock of a filesystem may stand still between two changes."""
+    while path.stat().st_ctime_ns <= other.stat().st_ctime_ns:
+        path.chmod(0o640)
 
 
 def record_verdict(path: Path) -> None:
@@ -122,7 +131,7 @@ def test_a_bad_copy_that_is_the_latest_takes_no_right_one_away(
     (second,) = away.holders(index) - {first}
     former = directories[first - 1] / name_of(index).decode()
     spoil(former)
-    former.chmod(0o640)
+    be_the_latest(former, directories[second - 1] / name_of(index).decode())
     for _ in range(2):
         settle(away, is_offline=False)
         assert (directories[second - 1] / name_of(index).decode()).read_bytes() == content(index)
@@ -134,7 +143,7 @@ def test_a_right_copy_is_served_again_after_a_bad_one(directories: list[Path]) -
     (second,) = away.holders(index) - {first}
     former = directories[first - 1] / name_of(index).decode()
     rot(former)
-    former.chmod(0o640)
+    be_the_latest(former, directories[second - 1] / name_of(index).decode())
     with away.opened() as parts:
         file = segment(parts, index)
         assert file.disk == first
@@ -232,6 +241,69 @@ def test_the_own_move_is_not_read_again(directories: list[Path]) -> None:
         move_on(parts, index, file.disk % len(directories) + 1)
         trio.run(parts.sources.finish)
         assert away.holders(index) == {segment(parts, index).disk}
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("is_read_only_between", [True, False])
+def test_a_copy_that_rots_before_its_source_can_be_removed_is_found(
+    directories: list[Path], monkeypatch: pytest.MonkeyPatch, is_own: bool, is_read_only_between: bool
+) -> None:
+    """The first attempt has found it right."""
+    if is_own:
+        away, index = Away(directories, is_read_only=False), 0
+        source, copy = (directories[number] / name_of(index).decode() for number in (0, 1))
+    else:
+        away, index, source, copy = copied(directories)
+    with away.opened() as parts:
+        if is_own:
+            move_on(parts, index, 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(DiskFiles, "unlink", refuse)
+            trio.run(let_go, parts)
+        disk = parts.commitlog.disks[DRAINED]
+        if is_read_only_between:
+            disk.is_read_only = True
+            trio.run(let_go, parts)
+            disk.is_read_only = False
+        rot_with_verdict(copy)
+        parts.sources._retry_at_s.clear()  # half a minute later
+        trio.run(let_go, parts)
+    assert source.read_bytes() == content(index)
+
+
+async def refuse(files: DiskFiles, name: bytes, ino: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_source_that_is_needed_is_not_set_aside_beside_an_open_copy(directories: list[Path]) -> None:
+    """A segment behind it is removed, as by a broker that cuts its log."""
+    away, index, source, copy = copied(directories)
+    rot(copy)
+    with away.opened() as parts:
+        with source.open("r+b", 0), copy.open("rb", 0):
+            trio.run(let_go, parts)
+            (former,) = parts.commitlog.others.sources(BaseOffset(index * SIZE))
+            trio.run(parts.sources._put_back_if_only_writer, former)
+        trio.run(let_go, parts)
+        assert former.role is Role.MOVED
+    assert source.read_bytes() == content(index)
+
+
+def test_a_source_that_is_needed_stays_if_it_is_closed_meanwhile(directories: list[Path]) -> None:
+    away, index, source, copy = copied(directories)
+    rot(copy)
+    with away.opened() as parts, source.open("r+b", 0) as held:
+        trio.run(let_go, parts)
+        (former,) = parts.commitlog.others.sources(BaseOffset(index * SIZE))
+        let_go_of = parts.sources._let_go
+
+        async def close_first(one: Segment, **how: bool) -> None:
+            held.close()
+            await let_go_of(one, **how)
+
+        parts.sources._let_go = close_first  # type: ignore[method-assign, assignment]
+        trio.run(parts.sources._put_back_if_only_writer, former)
+    assert source.read_bytes() == content(index)
 
 
 def test_a_disk_that_hangs_delays_only_its_own_comparisons(
