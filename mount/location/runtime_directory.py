@@ -14,6 +14,7 @@ import re
 import socket
 import stat
 from pathlib import Path
+from typing import Final
 
 from commitlogfs.console.errors import RefusedError, UsageError
 from commitlogfs.console.user_directories import home_directory
@@ -35,6 +36,9 @@ _TRACES = (
     _JOURNAL_SUFFIX,
 )
 _MODE = 0o711
+_READS: Final = 100
+"""Attempts to read a line that has no end."""
+_LONGEST_LINE: Final = 64 << 10
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,63}")
 _MAX_SOCKET_PATH = 107
 """struct sockaddr_un holds 108 bytes, the last of them NUL."""
@@ -188,7 +192,7 @@ def recorded_trouble(name: str) -> str | None:
     living keeper; None if this user may not read it. Raises UsageError."""
     try:
         with keeper_lock_path(name).open("rb") as file:
-            line = file.readline().rstrip(b"\n")
+            line = _read_first_line(file.fileno())
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -198,6 +202,16 @@ def recorded_trouble(name: str) -> str | None:
     except OSError:
         pass
     return ""
+
+
+def _read_first_line(fd: int) -> bytes:
+    """The first line of a file, which is written over. A reader may see the bytes of a longer line with the size
+    of a shorter one, and no end of the line: it reads again. A killed writer may have left such a line."""
+    for _ in range(_READS):
+        line, end, _ = os.pread(fd, _LONGEST_LINE, 0).partition(b"\n")
+        if end or not line:
+            break
+    return line
 
 
 def bind_private(unbound: socket.socket, path: Path) -> None:

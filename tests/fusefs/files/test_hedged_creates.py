@@ -1384,10 +1384,12 @@ def test_a_disk_that_is_measured_slowly_makes_the_figures_of_the_others_old(live
         life.silence.release_all()
         await life.leaves({})
         one, two = (life.parts.commitlog.disks[DiskNumber(number)].dirfd for number in (1, 2))
-        measured, may_end = threading.Event(), threading.Event()
+        asked, measured, may_end = threading.Event(), threading.Event(), threading.Event()
 
         def statvfs(path: int | str) -> object:
-            assert path != one or may_end.wait(PATIENCE_S)
+            if path == one:
+                asked.set()
+                assert may_end.wait(PATIENCE_S)
             figures = life.room.statvfs(path)
             if path == two:
                 measured.set()
@@ -1399,7 +1401,7 @@ def test_a_disk_that_is_measured_slowly_makes_the_figures_of_the_others_old(live
                 with monkeypatch.context() as patch:
                     patch.setattr(os, "statvfs", statvfs)
                     nursery.start_soon(usage.refresh, 0)
-                    await life.when(measured.is_set)
+                    await life.when(lambda: asked.is_set() and measured.is_set())
                 await life.when(lambda: life.parts.threads.statistics() == {1: 1, 2: 0, 3: 0})
                 life.room.leave(2, 5)
                 await trio.testing.wait_all_tasks_blocked()
