@@ -116,14 +116,10 @@ class _Worker:
             if not hashing.is_at_rest:
                 return _Outcome.TOO_RECENT
             hashing.sync()
-            while self._pace.may_continue(job):
-                began_s, processor_s = self._clock.monotonic(), self._clock.processor()
-                count = hashing.read_chunk()
-                if not count:
-                    hashing.record()
-                    return _Outcome.COMPUTED
-                self._pace.record(job, count, began_s, self._clock.processor() - processor_s)
-            return _Outcome.STOPPED
+            if not self._pace.read_all(job, hashing.read_chunk):
+                return _Outcome.STOPPED
+            hashing.record()
+            return _Outcome.COMPUTED
         finally:
             hashing.close()
 
@@ -143,10 +139,9 @@ class Checksums:
         refresh: Callable[[Segment], Awaitable[None]],
         machine: Machine = THIS_MACHINE,
     ) -> None:
-        """`gives_way` returns whether more urgent work is done on a disk, such as a move. `is_unproven`: as
-        of fusefs.moves.sources. `may_lack_writes` returns whether memory, which is
-        hashed, may have more of a segment than its disk. `refresh` reads the attributes of a segment, and cuts off
-        what was written past its end."""
+        """`gives_way` returns whether more urgent work is done on a disk, such as a move. `is_unproven`: as of
+        fusefs.moves.sources. `may_lack_writes` returns whether memory, which is hashed, may have more of a segment
+        than its disk. `refresh` reads the attributes of a segment, and cuts off what was written past its end."""
         self._commitlog = commitlog
         self._clock = commitlog.clock
         self._timing = commitlog.timing.checksums

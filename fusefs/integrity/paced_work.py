@@ -46,6 +46,17 @@ class Pace:
         self.rate = 0
         """Bytes per second; 0 if none is given."""
 
+    def read_all(self, job: PacedJob, read_chunk: Callable[[], int]) -> bool:
+        """Call `read_chunk`, which returns the number of bytes that it has read, until it returns 0. False if the
+        work is to end before. Raises its errors."""
+        while self.may_continue(job):
+            began_s, processor_s = self._clock.monotonic(), self._clock.processor()
+            count = read_chunk()
+            if not count:
+                return True
+            self.record(job, count, began_s, self._clock.processor() - processor_s)
+        return False
+
     def may_continue(self, job: PacedJob) -> bool:
         """Wait until the next bytes may be read. False if the work is to end."""
         while not job.stopped.is_set():

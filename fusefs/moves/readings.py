@@ -56,13 +56,7 @@ class _Worker:
         """None if it was stopped. Blocks. Raises OSError, SegmentChangedError."""
         hashing = SegmentHash(self.disk.dirfd, file.name, file.ino, self._clock, is_direct=True)
         try:
-            while self._pace.may_continue(job):
-                began_s, processor_s = self._clock.monotonic(), self._clock.processor()
-                count = hashing.read_chunk()
-                if not count:
-                    return hashing.checksum()
-                self._pace.record(job, count, began_s, self._clock.processor() - processor_s)
-            return None
+            return hashing.checksum() if self._pace.read_all(job, hashing.read_chunk) else None
         finally:
             hashing.close()
 
@@ -161,7 +155,6 @@ class Readings:
             reading.found, reading.failure, reading.is_requested = found, "", False
         finally:
             job.stopped.set()  # for a thread that is left behind
-            job.ended.set()
             worker.job = None
         reading.count += 1
         reminders, reading.when_read = reading.when_read, []
