@@ -42,23 +42,19 @@ def sort_missing(listing: LogListing, ranges: Iterable[tuple[int, int]]) -> Miss
     """Says which parts of these `missing_ranges` are accepted losses."""
     lost: list[tuple[int, int]] = []
     accepted: list[tuple[int, int]] = []
-    present = {one.base_offset for one in listing.segments}
-    for start, end in ranges:
-        if listing.accepted is not None:
-            size = listing.accepted.segment_size
-            for base in range(start // size * size, end, size):
-                if base not in present and listing.accepted.covers(base):
-                    _append(accepted, max(start, base), min(end, base + size))
-        lost += uncovered(start, end, accepted)
+    known, gaps = listing.accepted, list(ranges)
+    if known is None or not gaps:
+        return Missing(tuple(gaps), ())
+    size, present = known.segment_size, {one.base_offset for one in listing.segments}
+    for start, end in gaps:
+        bases = (
+            base for base in range(start // size * size, end, size) if base not in present and known.covers(base)
+        )
+        covered = [(max(start, base), min(end, base + size)) for base in bases]
+        left = uncovered(start, end, covered)
+        lost += left
+        accepted += uncovered(start, end, left)
     return Missing(tuple(lost), tuple(accepted))
-
-
-def _append(ranges: list[tuple[int, int]], start: int, end: int) -> None:
-    """Adds a range that is not before the last one."""
-    if ranges and ranges[-1][1] == start:
-        ranges[-1] = ranges[-1][0], end
-    else:
-        ranges.append((start, end))
 
 
 def accepted_lines(accepted: Sequence[tuple[int, int]]) -> list[str]:
