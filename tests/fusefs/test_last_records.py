@@ -260,11 +260,7 @@ def test_a_write_that_has_failed_before_the_last_close(
 
     async def main() -> None:
         async with daemon(parts):
-            found = await segment(parts)
-            await watched.begin(clock)
-            watched.has_failed = True
-            await parts.handles.release(inodes.encode(found))
-            await until(lambda: not watched.has_failed)  # a request may still use the descriptor
+            found = await fail_before_the_last_close(parts, watched, clock)
             assert parts.lost_writes.may_lack_writes(found), "until it is examined"
             reading.open()
             await until(lambda: not open_files(found))
@@ -277,6 +273,16 @@ def test_a_write_that_has_failed_before_the_last_close(
             trio.run(main, clock=clock)
         finally:
             reading.open()
+
+
+async def fail_before_the_last_close(parts: Parts, watched: Watched, clock: MockClock) -> Segment:
+    """The segment; returns when its last close has heard of the failure. A request may still use the descriptor."""
+    found = await segment(parts)
+    await watched.begin(clock)
+    watched.has_failed = True
+    await parts.handles.release(inodes.encode(found))
+    await until(lambda: not watched.has_failed)
+    return found
 
 
 def open_files(file: Segment) -> int:
@@ -297,11 +303,7 @@ def test_a_failed_write_that_nothing_has_examined_at_the_end(
 
     async def main() -> None:
         async with daemon(parts):
-            found = await segment(parts)
-            await watched.begin(clock)
-            watched.has_failed = True
-            await parts.handles.release(inodes.encode(found))
-            await until(lambda: not watched.has_failed)
+            await fail_before_the_last_close(parts, watched, clock)
         assert layout.XATTR_VERDICT in os.listxattr(place(parts, 0))
 
     timing = replace(PATIENT, lost_writes=LostWriteTiming(look_s=LOOK_S))
