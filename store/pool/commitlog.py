@@ -75,7 +75,7 @@ class Removal:
     reason: str = UNLINK
     """UNLINK, LEFT_OVER, or the rule of forced deletion."""
     why: str | None = None
-    """Explanation of the rule, for the operator."""
+    """Explanation for the operator: of the rule, or the fill level that statfs showed to the caller."""
 
     @property
     def is_forced(self) -> bool:
